@@ -1,0 +1,1 @@
+"""Runs what a probe returns, stage by stage, and judges it."""

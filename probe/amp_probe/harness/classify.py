@@ -1,0 +1,46 @@
+"""Which status an exception means: a clean refusal, exhausted memory, or an error."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import torch
+from amp_matrix.survey import Raised, Status
+
+from amp_probe.scrub import scrub
+
+_REFUSALS = re.compile(
+    r"not implemented for|not supported|unsupported|is not available|does not support|only supports?|not yet supported"
+    r"|requires? (?:torch|macOS|compute capability)",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+class Verdict(NamedTuple):
+    """A status for an exception, the reason as a line and a word, and the exception as a record."""
+
+    status: Status
+    reason: str
+    code: str
+    exception: Raised
+
+
+def classify(error: BaseException) -> Verdict:
+    """Judge an exception by its type and text, as the status table of DESIGN.md says."""
+    text = scrub(str(error))
+    raised = Raised(type=type(error).__name__, text=text)
+    line = f"{raised.type}: {text}" if text else raised.type
+    if out_of_memory(error):
+        return Verdict(Status.NOT_RUN, "out of memory", "out_of_memory", raised)
+    if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and _REFUSALS.search(text)):
+        return Verdict(Status.UNSUPPORTED, line, "refused", raised)
+    return Verdict(Status.ERROR, line, "raised", raised)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the exception says that memory ran out, on any device."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error)))
