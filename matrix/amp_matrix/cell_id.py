@@ -6,7 +6,8 @@ import re
 
 import msgspec
 
-from amp_matrix.precision import Precision, parse as parse_precision
+from amp_matrix.precision import Precision
+from amp_matrix.precision import parse as parse_precision
 from amp_matrix.survey import cell_id
 
 _DEVICE = r"(?P<device>[a-z]+(?::\d+)?)/"

@@ -34,8 +34,8 @@ class Arg:
 class Op:
     """A pure function of tensors, judged forward under no_grad (`infer`), with a graph (`forward`), and `backward`.
 
-    `fn` takes the args by name and gives a tensor or a tuple of tensors. `exact`: the result is exactly representable and
-    must be equal. `invariants`: each gets the outputs on the CPU and says what is wrong with them, or "".
+    `fn` takes the args by name and gives a tensor or a tuple of tensors. `exact`: the result is exactly representable
+    and must be equal. `invariants`: each gets the outputs on the CPU and says what is wrong with them, or "".
     `wide`: the output may be wider than the precision asked for in `*-true` (a loss that is float32 by design).
     """
 
@@ -51,8 +51,8 @@ class Op:
 class Training:
     """A model trained for some steps, re-anchored against float64 at steps 0, 5, 20 and the last (NUMERICS, Training).
 
-    `model` builds it in float32 on the CPU (the harness seeds and puts parameters on the grid); `batch` is the float64 or
-    integer (inputs, target) used at every step; `optimizer` is in the form that users write.
+    `model` builds it in float32 on the CPU (the harness seeds and puts parameters on the grid); `batch` is the float64
+    or integer (inputs, target) used at every step; `optimizer` is in the form that users write.
     """
 
     model: Callable[[], nn.Module]

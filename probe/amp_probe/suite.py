@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
+
 from amp_matrix import essential
 from amp_matrix.precision import COMPUTES
 from amp_matrix.survey import Tier, cell_id
-
 from amp_probe.case import Case
 from amp_probe.numerics import Draw
 

@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 import torch
-from amp_matrix.survey import Raised, Status
 
+from amp_matrix.survey import Raised, Status
 from amp_probe.scrub import scrub
 
 _REFUSALS = re.compile(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from amp_matrix.survey import Outcome, Raised, Stage, Status, TensorError, conclude, worst
-
 from amp_probe.harness.classify import classify
 
 
