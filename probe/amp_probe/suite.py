@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
-
-import msgspec
 
 from amp_matrix import essential
 from amp_matrix.precision import COMPUTES
-from amp_matrix.survey import Tier, cell_id
+from amp_matrix.survey import cell_id
 from amp_probe.case import Case
 from amp_probe.numerics import Draw
+from amp_probe.request import SUITES, Spec, Suite
 
-Suite = Literal["quick", "core", "full"]
-SUITES: tuple[Suite, ...] = ("quick", "core", "full")
 _QUICK_SPEED = ("speed.train_step", "speed.infer")
 
 
@@ -36,23 +32,6 @@ class Probe:
     timeout: float = 10.0
     alone: bool = False
     suite: Suite = "core"
-
-
-class Spec(msgspec.Struct, frozen=True):
-    """One cell to run on a device."""
-
-    probe: str
-    variant: str
-    precision: str
-    tier: Tier
-    revision: int
-    timeout: float
-    alone: bool = False
-
-    @property
-    def id(self) -> str:
-        """The cell's id."""
-        return cell_id(self.probe, self.variant, self.precision)
 
 
 def plan(
