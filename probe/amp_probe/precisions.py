@@ -1,0 +1,99 @@
+"""How each precision is entered and left, and how to see that it was in effect."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from amp_matrix.precision import Precision
+from amp_matrix.survey import Status
+from amp_probe.harness.recorder import Fault
+
+
+def storage(precision: Precision) -> torch.dtype:
+    """The dtype of parameters and inputs."""
+    return _dtype(precision.storage)
+
+
+def low(precision: Precision) -> torch.dtype:
+    """The dtype that arithmetic is asked for in."""
+    return _dtype(precision.dtype)
+
+
+def refusal(precision: Precision, device: torch.device) -> str:
+    """Why the precision cannot be asked of the device at all, or ""."""
+    if precision.compute == "tf32" and device.type != "cuda":
+        return f"TF32 is a format of CUDA devices; {device.type} has none"
+    if precision.recipe != "none":
+        return f"the FP8 recipe {precision.recipe} is not probed by this version"
+    if precision.mixed and not torch.amp.is_autocast_available(device.type):
+        return f"torch.autocast does not know {device.type}"
+    return ""
+
+
+def enter(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """The context in which a forward pass runs in the precision: autocast with its dtype, TF32 allowed, or nothing.
+
+    Raises Fault(inert) on entry where torch.autocast turned itself off (pytorch#139190) or took another dtype.
+    """
+    if precision.mixed:
+        return _autocast(device.type, low(precision))
+    return _allow_tf32() if precision.compute == "tf32" else nullcontext()
+
+
+def in_effect(precision: Precision, outputs: Iterable[Tensor], wide: bool = False) -> str:
+    """What says that the outputs did not come from the precision asked for, or "".
+
+    Mixed: float32 is fine, since autocast keeps some operators there. `wide`: float32 is fine in `*-true` too.
+    """
+    allowed = {low(precision)} | ({torch.float32} if precision.mixed or wide else set())
+    odd = sorted({name(o.dtype) for o in outputs if o.is_floating_point() and o.dtype not in allowed})
+    return f"output is {', '.join(odd)}, asked for {precision.dtype}" if odd else ""
+
+
+def name(dtype: torch.dtype) -> str:
+    """A dtype as a document writes it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(text: str) -> torch.dtype:
+    dtype = getattr(torch, text)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+@contextmanager
+def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        region = torch.autocast(device_type, dtype=dtype)
+    with region:
+        if not torch.is_autocast_enabled(device_type):
+            why = f": {caught[0].message}" if caught else ""
+            raise Fault(Status.INERT, f"torch.autocast turned itself off{why}", "autocast_off")
+        if torch.get_autocast_dtype(device_type) != dtype:
+            got = name(torch.get_autocast_dtype(device_type))
+            raise Fault(Status.INERT, f"torch.autocast took {got}, asked for {name(dtype)}", "autocast_dtype")
+        yield
+
+
+@contextmanager
+def _allow_tf32() -> Iterator[None]:
+    """TF32 for products and convolutions, by the flags of this torch: one name before 2.9, another since."""
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(matmul, "fp32_precision"):
+        flags = ((matmul, "fp32_precision", "tf32"), (conv.conv, "fp32_precision", "tf32"))
+    else:
+        flags = ((matmul, "allow_tf32", True), (conv, "allow_tf32", True))
+    before = [getattr(owner, flag) for owner, flag, _ in flags]
+    try:
+        for owner, flag, value in flags:
+            setattr(owner, flag, value)
+        yield
+    finally:
+        for (owner, flag, _), value in zip(flags, before, strict=True):
+            setattr(owner, flag, value)
