@@ -1,0 +1,1 @@
+"""The command line: one file a command, which parses, calls, prints and gives an exit code."""

@@ -1,0 +1,129 @@
+"""`amp-probe choose`: the precision to use here, and why."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from typing import Annotated, Literal, cast
+
+import msgspec
+import typer
+
+from amp_matrix.plan import Plan
+from amp_matrix.precision import Precision
+from amp_probe.cli import options as o
+from amp_probe.cli import output
+from amp_probe.cli.refused import KINDS, Faults, device_name
+
+EXAMPLES = """\b
+Examples:
+  amp-probe choose                               for the best device here, to train
+  amp-probe choose --device cpu --task infer
+  amp-probe choose --prefer memory --format json
+  eval "$(amp-probe choose --format shell)"; echo "$AMP_PRECISION"
+"""
+FORMATS = ("text", "json", "shell")
+
+
+def command(
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="cpu, cuda:0, mps, xpu:0. Without it, the best one here.",
+            autocompletion=o.starting(KINDS),
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar=o.one_of(o.TASKS), help="What it is for [default: train].", autocompletion=o.starting(o.TASKS)
+        ),
+    ] = None,
+    prefer: Annotated[
+        str | None,
+        typer.Option(
+            metavar=o.one_of(o.PREFERS),
+            help="speed wants a measured gain over fp32; memory does not [default: speed].",
+            autocompletion=o.starting(o.PREFERS),
+        ),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar=o.one_of(FORMATS), help="How to print it.", autocompletion=o.starting(FORMATS))
+    ] = "text",
+    color: o.Color = None,
+) -> int:
+    """Print the cheapest precision that every essential cell here allows, and what was rejected by which cell.
+
+    Reads what was measured, and measures nothing. Where nothing is known it says fp32, and why; the exit code is 0.
+    """
+    faults = Faults()
+    config = o.configuration(faults)
+    if device is not None:
+        faults.read("--device", device, device_name)
+    wanted = faults.choice("--task", task or config.task or "train", o.TASKS)
+    preferred = faults.choice("--prefer", prefer or config.prefer or "speed", o.PREFERS)
+    faults.choice("--format", format, FORMATS)
+    faults.check()
+    plan = _choose(
+        device,
+        cast(Literal["train", "infer"], wanted),
+        cast(Literal["speed", "memory"], preferred),
+        str(o.store_root(config)),
+    )
+    if format == "json":
+        output.data(_json(plan))
+    else:
+        output.text(_shell(plan) if format == "shell" else describe(plan))
+    return 0
+
+
+def _choose(
+    device: str | None, task: Literal["train", "infer"], prefer: Literal["speed", "memory"], store: str
+) -> Plan:
+    from amp_matrix.choose import choose
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = choose(device, task=task, prefer=prefer, store=store)
+    for warning in caught:
+        output.warn(str(warning.message))
+    return plan
+
+
+def describe(plan: Plan) -> str:
+    """A plan as a few lines of text."""
+    lines = [f"{plan.device}: {_precision(plan)} to {plan.task}", f"  why: {plan.reason}"]
+    if plan.gain is not None:
+        lines.append(f"  speed: {plan.gain.low:.2f} to {plan.gain.high:.2f} times fp32")
+    if plan.evidence is not None:
+        lines.append(f"  measured: {plan.evidence.started} (survey {plan.evidence.survey[:12]})")
+    for rejection in plan.rejected:
+        by = f"{rejection.cell} is {rejection.status}: " if rejection.cell else ""
+        lines.append(f"  not {rejection.precision}: {by}{rejection.reason}")
+    lines += [f"  caveat: {caveat}" for caveat in plan.caveats]
+    return "\n".join(lines) + "\n"
+
+
+def _precision(plan: Plan) -> str:
+    return str(Precision(plan.precision, plan.fp8))
+
+
+def _json(plan: Plan) -> bytes:
+    document = {"format": 1, "kind": "plan", **msgspec.to_builtins(plan)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _shell(plan: Plan) -> str:
+    """Assignments that a POSIX shell reads; not named AMP_PROBE_*, which are the configuration's."""
+    precision = Precision(plan.precision, plan.fp8)
+    values = {
+        "AMP_DEVICE": plan.device,
+        "AMP_PRECISION": plan.precision,
+        "AMP_DTYPE": precision.dtype,
+        "AMP_AUTOCAST": "1" if precision.mixed else "0",
+        "AMP_GRAD_SCALER": "1" if plan.precision == "fp16-mixed" and plan.task == "train" else "0",
+        "AMP_FP8": plan.fp8,
+        "AMP_REASON": plan.reason,
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

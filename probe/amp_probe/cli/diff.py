@@ -1,0 +1,64 @@
+"""`amp-probe diff`: what changed between two sets of surveys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from amp_matrix.matrix import Change, diff
+from amp_probe.cli import inputs, output
+from amp_probe.cli import options as o
+from amp_probe.cli.refused import GATE_FAILED, Faults
+
+EXAMPLES = """\b
+Examples:
+  amp-probe diff before.json after.json
+  amp-probe diff torch-2.12/ torch-2.13/ --fail-on regressions
+"""
+FORMATS = ("text", "json")
+FAIL_ON = ("regressions",)
+_MARKS = {"broken": "-", "fixed": "+", "changed": "~", "added": "a", "removed": "r"}
+
+
+def command(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A survey file, a folder of them, or a URL.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same, to compare with it.")],
+    format: Annotated[
+        str, typer.Option(metavar=o.one_of(FORMATS), help="How to print it.", autocompletion=o.starting(FORMATS))
+    ] = "text",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="regressions", help="Exit with 1 where a cell broke.", autocompletion=o.starting(FAIL_ON)
+        ),
+    ] = None,
+) -> int:
+    """Print the cells that broke, were fixed, changed, came or went."""
+    faults = Faults()
+    faults.choice("--format", format, FORMATS)
+    if fail_on is not None:
+        faults.choice("--fail-on", fail_on, FAIL_ON)
+    faults.check()
+    changes = diff(inputs.read([old], Path()), inputs.read([new], Path()))
+    output.data(_json(changes)) if format == "json" else output.text(_lines(changes))
+    broken = any(c.kind == "broken" for c in changes)
+    return GATE_FAILED if fail_on and broken else 0
+
+
+def _json(changes: Sequence[Change]) -> bytes:
+    document = {"format": 1, "kind": "diff", "changes": [msgspec.to_builtins(c) for c in changes]}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _lines(changes: Sequence[Change]) -> str:
+    if not changes:
+        return "no cell changed\n"
+    return "".join(f"{_MARKS[c.kind]} {c.kind:8} {c.device}/{c.cell}: {_step(c)}\n" for c in changes)
+
+
+def _step(change: Change) -> str:
+    return f"{change.before or 'not there'} -> {change.after or 'not there'}"

@@ -1,0 +1,83 @@
+"""Surveys for a command to read: from the paths it was given, else from the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from amp_matrix.codec import DocumentError
+from amp_matrix.matrix import merge
+from amp_matrix.store import Loaded, PathError, Store, StoreError, read_path
+from amp_matrix.survey import Survey
+from amp_probe.cli import output
+from amp_probe.cli.refused import Refused
+
+
+def read(paths: Sequence[str], store: Path, *, strict: bool = False) -> tuple[Survey, ...]:
+    """Every survey, each once. Raises Refused for a missing path and a damaged file.
+
+    A damaged file among others in a folder or the store is told and skipped, unless `strict`.
+    """
+    if not paths:
+        return _kept(_load(store), strict)
+    faults, found = [], []
+    for path in paths:
+        try:
+            found.append(_kept(read_path(path), strict or not os.path.isdir(path)))
+        except (PathError, Refused, OSError) as error:
+            faults.append(str(error))
+    if faults:
+        raise Refused(faults)
+    return merge(*found)
+
+
+def on_devices(surveys: Sequence[Survey], devices: Sequence[str]) -> tuple[Survey, ...]:
+    """The surveys of these devices; `cuda` means every `cuda:N`, none means all."""
+    return tuple(s for s in surveys if not devices or any(_means(d, s.device) for d in devices))
+
+
+def with_status(surveys: Sequence[Survey], statuses: Sequence[str]) -> tuple[Survey, ...]:
+    """The surveys with only the cells of these statuses; none means all."""
+    if not statuses:
+        return tuple(surveys)
+    return tuple(
+        msgspec.structs.replace(s, cells=tuple(c for c in s.cells if str(c.outcome.status) in statuses))
+        for s in surveys
+    )
+
+
+def hint_where_empty(surveys: Sequence[Survey], paths: Sequence[str]) -> None:
+    """Say what to do where there is nothing to read."""
+    if surveys:
+        return
+    if paths:
+        output.note(f"no survey in {', '.join(paths)}")
+    else:
+        output.note("nothing has been measured here yet; start with: amp-probe run")
+
+
+def _load(store: Path) -> Loaded:
+    try:
+        return Store(store).load()
+    except (StoreError, OSError) as error:
+        raise Refused(f"{store}: {error}") from error
+
+
+def _kept(loaded: Loaded, strict: bool) -> tuple[Survey, ...]:
+    if loaded.damaged and strict:
+        raise Refused([line for d in loaded.damaged for line in str(d).splitlines()])
+    for damaged in loaded.damaged:
+        output.warn(f"skipped a damaged survey: {_brief(damaged)}")
+    return loaded.surveys
+
+
+def _brief(error: DocumentError) -> str:
+    lines = str(error).splitlines() or [error.source]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)"
+
+
+def _means(asked: str, device: str) -> bool:
+    return device == asked or (":" not in asked and device.startswith(f"{asked}:"))

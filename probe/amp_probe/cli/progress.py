@@ -1,0 +1,109 @@
+"""How a run is told on stderr: a bar on a terminal, a line a device elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from amp_matrix.survey import SEVERITY, Cell, Survey
+from amp_probe.cli import output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+def tally(cells: tuple[Cell, ...]) -> str:
+    """How many cells have each status, the most harmless first: `410 ok, 2 inaccurate`."""
+    counts = Counter(c.outcome.status for c in cells)
+    return ", ".join(f"{counts[s]} {s}" for s in reversed(SEVERITY) if counts[s]) or "no cell"
+
+
+class Lines:
+    """A line when a device begins, and one when it is done."""
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        return None
+
+    def started(self, device: str, total: int) -> None:
+        """Say how many cells are to run."""
+        output.note(f"{device}: {total} cells to run")
+
+    def cell(self, cell: Cell) -> None:
+        """Say nothing: a line a cell would drown the rest."""
+
+    def finished(self, survey: Survey) -> None:
+        """Say how the cells came out."""
+        output.note(f"{survey.device}: {tally(survey.cells)}, in {survey.seconds:.1f} s")
+
+    def warned(self, text: str) -> None:
+        """Say what went wrong beside the cells."""
+        output.warn(text)
+
+
+class Bar(Lines):
+    """A bar a device, with the count of cells that are not ok."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True, no_color=not output.colored(sys.stderr), highlight=False)
+        self._bars: RichProgress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[last]}", markup=False),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._shown = 0.0
+
+    def __enter__(self) -> Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def started(self, device: str, total: int) -> None:
+        """Begin a device's bar."""
+        self._task = self._bars.add_task(device, total=total, last="")
+
+    def cell(self, cell: Cell) -> None:
+        """Move the bar by one cell."""
+        if self._task is None:
+            return
+        now = time.monotonic()
+        fresh = now - self._shown > 0.1  # a name a cell would cost more than the cell
+        self._shown = now if fresh else self._shown
+        self._bars.advance(self._task)
+        if fresh:
+            self._bars.update(self._task, last=cell.id)
+
+    def finished(self, survey: Survey) -> None:
+        """End a device's bar, and say how the cells came out."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+        self._print(f"{survey.device}: {tally(survey.cells)}, in {survey.seconds:.1f} s")
+
+    def warned(self, text: str) -> None:
+        """Say what went wrong beside the cells, above the bar."""
+        self._print(f"warning: {text}")
+
+    def _print(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, soft_wrap=True)
+
+
+def on_stderr() -> Lines:
+    """A bar where stderr is a terminal that moves its cursor, else lines."""
+    return Bar() if output.is_terminal(sys.stderr) else Lines()
