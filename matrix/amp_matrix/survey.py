@@ -131,7 +131,7 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recorded: dict[str, str] = {}
 
 
-class Survey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Survey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, weakref=True):
     """One run on one device in one environment. `started` is UTC, ISO 8601, whole seconds, ending in Z."""
 
     format: Literal[1] = 1
