@@ -5,13 +5,19 @@ The list is data. Each probe stands with its revision; evidence of another revis
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from amp_matrix import precision as precisions
+from amp_matrix.environment import applies, differences
 from amp_matrix.plan import Task
-from amp_matrix.survey import Tier, cell_id
+from amp_matrix.survey import Cell, Environment, Outcome, Status, Survey, Tier, cell_id, conclude
+
+if TYPE_CHECKING:
+    from amp_matrix.matrix import Known
 
 TASKS: tuple[Task, ...] = ("train", "infer")
 
@@ -21,6 +27,17 @@ class Essential(msgspec.Struct, frozen=True):
 
     cell: str
     revision: int
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """What keeps a precision from being eligible: a cell ("" where no cell is asked for), its status, one sentence.
+
+    `status` is the cell's, or `unknown` where nothing that counts was measured.
+    """
+
+    cell: str
+    status: str
+    reason: str
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -92,3 +109,119 @@ def tier(cell: str) -> Tier:
 def _essential_ids() -> frozenset[str]:
     # "train" asks for everything that "infer" asks for
     return frozenset(e.cell for precision in precisions.COMPUTES for e in cells("train", precision))
+
+
+def required(task: Task, precision: str, needs: Sequence[str] = ()) -> tuple[Essential, ...]:
+    """The essential cells, then those that the caller needs beyond them: `op.lstm`, `op.conv2d[channels_last]`."""
+    own = cells(task, precision)
+    known = {e.cell for e in own}
+    asked = dict.fromkeys(f"{need}@{precision}" for need in needs)
+    return own + tuple(Essential(cell, 0) for cell in asked if cell not in known)
+
+
+def first_blocker(
+    known: Mapping[str, Known],
+    precision: str,
+    task: Task,
+    now: Environment,
+    *,
+    needs: Sequence[str] = (),
+    others: Sequence[Survey] = (),
+) -> Blocker | None:
+    """The first required cell that is not known to be `ok` here; None where the precision is eligible.
+
+    `known` is what `matrix.select` gives for the identity of `now`. `others` are surveys of other environments; they
+    never count, and only let the reason name what has changed since.
+    """
+    if not cells(task, precision):
+        return Blocker("", "unknown", f"no essential cells are defined for {precision}")
+    found = (blocker(known, e, task, now, others=others) for e in required(task, precision, needs))
+    return next((b for b in found if b is not None), None)
+
+
+def blocker(
+    known: Mapping[str, Known],
+    wanted: Essential,
+    task: Task,
+    now: Environment,
+    *,
+    others: Sequence[Survey] = (),
+) -> Blocker | None:
+    """Why one cell does not vouch for its precision, or None: it is `ok`, measured, and nothing has changed since."""
+    cell = wanted.cell
+    if (fact := known.get(cell)) is None:
+        return Blocker(cell, "unknown", f"{cell} {_absence(cell, now, others)}; {_how(cell, now)}")
+    if doubt := _doubt(fact, wanted, now):
+        return Blocker(cell, "unknown", f"{cell} {doubt}")
+    outcome = counted(fact.cell, task)
+    if outcome.status is Status.OK:
+        return None
+    return Blocker(cell, str(outcome.status), f"{cell} {said(outcome)}")
+
+
+def counted(cell: Cell, task: Task) -> Outcome:
+    """The part of a cell's outcome that a task asks for: to infer, nothing after its `infer` stage."""
+    stages = cell.outcome.stages
+    last = max((i for i, stage in enumerate(stages) if stage.name == "infer"), default=None)
+    return cell.outcome if task == "train" or last is None else conclude(stages[: last + 1])
+
+
+def said(outcome: Outcome) -> str:
+    """An outcome in words, one line: `is inaccurate in backward: n is 8.1, over 3.0`."""
+    status = "was not run" if outcome.status is Status.NOT_RUN else f"is {outcome.status}"
+    where = f" in {outcome.stage}" if outcome.stage else ""
+    reason = " ".join((outcome.reason or outcome.code).split())
+    return f"{status}{where}: {reason}" if reason else f"{status}{where}"
+
+
+def _doubt(fact: Known, wanted: Essential, now: Environment) -> str:
+    """Why a known cell is no evidence for here and now, or ""."""
+    cell = fact.cell
+    if cell.evidence != "measured":
+        return f"was only {cell.evidence}, never measured here; {_how(wanted.cell, now)}"
+    if wanted.revision not in (0, cell.revision):
+        older = f"revision {cell.revision} of its probe, and revision {wanted.revision} counts"
+        return f"was measured by {older}; {_how(wanted.cell, now)}"
+    if changed := differences(fact.environment.identity, now.identity):
+        return f"was measured, but {_few(changed)}; {_how(wanted.cell, now)}"
+    if changed := _rescoped(fact, wanted, now):
+        return f"was measured under other settings: {_few(changed)}; set them as they were then"
+    return ""
+
+
+def _rescoped(fact: Known, wanted: Essential, now: Environment) -> tuple[str, ...]:
+    """The scoped fields that differ and can change this cell's precision."""
+    precision = precisions.parse(wanted.cell.rpartition("@")[2])
+    then, here = (
+        {f: v for f, v in sorted(scoped.items()) if applies(f, precision)}
+        for scoped in (fact.environment.scoped, now.scoped)
+    )
+    return differences(then, here)
+
+
+def _absence(cell: str, now: Environment, others: Sequence[Survey]) -> str:
+    changed = min(_changes(cell, now, others), key=len, default=())
+    return f"was measured, but {_few(changed)}" if changed else "was never measured here"
+
+
+def _changes(cell: str, now: Environment, others: Sequence[Survey]) -> Iterator[tuple[str, ...]]:
+    """For every survey of this kind of device that has the cell: what has changed since."""
+    for survey in others:
+        then = survey.environment.identity
+        if then.get("device") == now.identity.get("device") and any(_ran(c, cell) for c in survey.cells):
+            yield differences(then, now.identity)
+
+
+def _ran(cell: Cell, wanted: str) -> bool:
+    return cell.evidence == "measured" and cell.outcome.status is not Status.NOT_RUN and cell.id == wanted
+
+
+def _few(sentences: tuple[str, ...], most: int = 3) -> str:
+    more = len(sentences) - most
+    return ", ".join(sentences[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _how(cell: str, now: Environment) -> str:
+    """The command that measures a cell here."""
+    probe = "" if tier(cell) == "essential" or cell.startswith("speed.") else f" --probe {cell.partition('@')[0]}"
+    return f"run amp-probe run --device {now.identity.get('device', 'cpu')}{probe}"

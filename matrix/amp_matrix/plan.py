@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from amp_matrix.precision import Precision
 from amp_matrix.survey import Real
+
+if TYPE_CHECKING:
+    import torch
 
 Task = Literal["train", "infer"]
 Prefer = Literal["speed", "memory"]
 
+_TF32 = (
+    'set torch.set_float32_matmul_precision("high") and torch.backends.cudnn.allow_tf32 = True: tf32 is a setting of'
+    " the process, and plan.autocast() does not enter it"
+)
+
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Why a precision was not chosen: the first cell that blocked it ("" where no cell did), and one sentence."""
+    """Why a precision was not chosen: the first cell that blocked it ("" where no cell did), and one sentence.
+
+    `status` is that cell's; `unknown` where nothing that counts was measured, and `ok` where the precision is eligible
+    and another one was better.
+    """
 
     precision: str
     cell: str
@@ -22,7 +37,10 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The survey that a choice rests on: its id, its start (UTC, ISO 8601) and its age in seconds."""
+    """The oldest survey that a choice rests on: its id, its start (UTC, ISO 8601) and its age in seconds.
+
+    The age is NaN where the time of now is not known.
+    """
 
     survey: str
     started: str
@@ -34,6 +52,9 @@ class Gain(msgspec.Struct, frozen=True):
 
     low: Real
     high: Real
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f}x to {self.high:.2f}x fp32"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,3 +70,77 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[Rejection, ...] = ()
     caveats: tuple[str, ...] = ()
     evidence: Proof | None = None
+
+    @property
+    def param_dtype(self) -> torch.dtype:
+        """The torch dtype that parameters (and inputs) are kept in: torch.float32 but for `*-true`."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, Precision(self.precision, self.fp8).storage)
+        return dtype
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """A new context for the forward pass and the loss: torch.autocast for `*-mixed`, else one that does nothing."""
+        precision = Precision(self.precision, self.fp8)
+        if not precision.mixed:
+            return contextlib.nullcontext()
+        import torch
+
+        return torch.autocast(self._kind, dtype=getattr(torch, precision.dtype), enabled=True)
+
+    def grad_scaler(self) -> torch.amp.GradScaler:
+        """A new GradScaler; it scales only to train in `fp16-mixed`, and elsewhere lets everything through."""
+        import torch
+
+        return torch.amp.GradScaler(self._kind, enabled=self.precision == "fp16-mixed" and self.task == "train")
+
+    def explain(self) -> str:
+        """The plan in plain lines: what, why, on what evidence, what was rejected, what to beware of."""
+        name = Precision(self.precision, self.fp8)
+        lines = [f"{self.device}: {name} to {self.task}, preferring {self.prefer}", f"why: {self.reason}"]
+        lines += [f"speed: {self.gain}"] if self.gain else []
+        lines += [f"to do: {_TF32}"] if self.precision == "tf32" else []
+        lines.append(f"evidence: {_proof(self.evidence)}")
+        lines += [f"not {r.precision}: {r.reason}" for r in self.rejected]
+        lines += [f"caveat: {caveat}" for caveat in self.caveats]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values for JSON; a float that JSON cannot hold is "nan", "inf" or "-inf"."""
+        plain: dict[str, Any] = _finite(msgspec.to_builtins(self))
+        return {"format": 1, "kind": "plan", **plain}
+
+    def to_json(self) -> bytes:
+        """One JSON object in UTF-8, indented, with a newline at its end."""
+        return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=2) + b"\n"
+
+    @property
+    def _kind(self) -> str:
+        return self.device.partition(":")[0]
+
+
+def _proof(proof: Proof | None) -> str:
+    if proof is None:
+        return "none"
+    age = f", {_span(proof.age)} ago" if math.isfinite(proof.age) else ""
+    return f"survey {proof.survey[:12]}, measured {proof.started}{age}"
+
+
+def _span(seconds: float) -> str:
+    """A time span in its largest whole unit: `3 days`."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return "less than a minute"
+
+
+def _finite(plain: Any) -> Any:
+    match plain:
+        case float():
+            return plain if math.isfinite(plain) else str(plain)
+        case dict():
+            return {key: _finite(value) for key, value in plain.items()}
+        case list() | tuple():
+            return [_finite(value) for value in plain]
+    return plain
