@@ -40,6 +40,7 @@ $(VENV)/torch.txt:
 	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' || \
 	  { echo "error: $(PYTHON) cannot make environments; on Debian: apt install python3-venv" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(BIN)/python -c 'from importlib.metadata import version; version("torch")' 2>/dev/null || $(PIP) install $(TORCH)
 	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $@
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from amp_probe.cli import options as o
 
 EXAMPLES = """\b

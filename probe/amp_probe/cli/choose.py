@@ -11,6 +11,7 @@ import typer
 
 from amp_matrix.plan import Plan
 from amp_matrix.precision import Precision
+from amp_matrix.store import Store
 from amp_probe.cli import options as o
 from amp_probe.cli import output
 from amp_probe.cli.refused import KINDS, Faults, device_name
@@ -69,7 +70,7 @@ def command(
         device,
         cast(Literal["train", "infer"], wanted),
         cast(Literal["speed", "memory"], preferred),
-        str(o.store_root(config)),
+        o.store_of(config),
     )
     if format == "json":
         output.data(_json(plan))
@@ -79,7 +80,7 @@ def command(
 
 
 def _choose(
-    device: str | None, task: Literal["train", "infer"], prefer: Literal["speed", "memory"], store: str
+    device: str | None, task: Literal["train", "infer"], prefer: Literal["speed", "memory"], store: Store
 ) -> Plan:
     from amp_matrix.choose import choose
 

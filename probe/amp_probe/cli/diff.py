@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -25,25 +24,26 @@ _MARKS = {"broken": "-", "fixed": "+", "changed": "~", "added": "a", "removed": 
 
 
 def command(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A survey file, a folder of them, or a URL.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same, to compare with it.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", hidden=True)],
+    new: Annotated[str, typer.Argument(metavar="NEW", hidden=True)],
     format: Annotated[
         str, typer.Option(metavar=o.one_of(FORMATS), help="How to print it.", autocompletion=o.starting(FORMATS))
     ] = "text",
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            metavar="regressions", help="Exit with 1 where a cell broke.", autocompletion=o.starting(FAIL_ON)
-        ),
+        typer.Option(metavar="regressions", help="Exit with 1 where a cell broke.", autocompletion=o.starting(FAIL_ON)),
     ] = None,
 ) -> int:
-    """Print the cells that broke, were fixed, changed, came or went."""
+    """Print the cells that broke, were fixed, changed, came or went.
+
+    OLD and NEW are survey files, folders of them, or URLs (extra `remote`); on each side the newest result counts.
+    """
     faults = Faults()
     faults.choice("--format", format, FORMATS)
     if fail_on is not None:
         faults.choice("--fail-on", fail_on, FAIL_ON)
     faults.check()
-    changes = diff(inputs.read([old], Path()), inputs.read([new], Path()))
+    changes = diff(inputs.read_paths([old]), inputs.read_paths([new]))
     output.data(_json(changes)) if format == "json" else output.text(_lines(changes))
     broken = any(c.kind == "broken" for c in changes)
     return GATE_FAILED if fail_on and broken else 0

@@ -42,15 +42,13 @@ def command(
         faults.read("--device", name, device_name)
     faults.choice("--format", format, FORMATS)
     faults.check()
-    from amp_matrix.environment import capture
-    from amp_probe.devices import resolve
+    from amp_probe import run
 
     try:
-        found = resolve(tuple(device or ()))
-    except ValueError as error:
+        known, missing = run.capture(tuple(device or ()))
+    except run.RunError as error:
         raise Refused(str(error)) from error
-    absent = {a.device: a.reason for a in found.absent}
-    known = {name: capture(name) for name in found.present}
+    absent = {a.device: a.reason for a in missing}
     output.data(_json(known, absent)) if format == "json" else output.text(_text(known))
     if format == "text":
         for name, reason in absent.items():
@@ -64,9 +62,7 @@ def _json(known: Mapping[str, Environment], absent: Mapping[str, str]) -> bytes:
     document = {
         "format": 1,
         "kind": "environments",
-        "devices": {
-            name: {"identity_key": identity_key(e), **msgspec.to_builtins(e)} for name, e in known.items()
-        },
+        "devices": {name: {"identity_key": identity_key(e), **msgspec.to_builtins(e)} for name, e in known.items()},
         "absent": dict(absent),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from amp_matrix.codec import DocumentError
 from amp_matrix.matrix import merge
-from amp_matrix.store import Loaded, PathError, Store, StoreError, read_path
+from amp_matrix.store import Loaded, PathError, Store, StoreError, is_url, read_path
 from amp_matrix.survey import Survey
 from amp_probe.cli import output
 from amp_probe.cli.refused import Refused
 
 
-def read(paths: Sequence[str], store: Path, *, strict: bool = False) -> tuple[Survey, ...]:
+def read(paths: Sequence[str], store: Store, *, strict: bool = False) -> tuple[Survey, ...]:
     """Every survey, each once. Raises Refused for a missing path and a damaged file.
 
     A damaged file among others in a folder or the store is told and skipped, unless `strict`.
     """
-    if not paths:
-        return _kept(_load(store), strict)
-    faults, found = [], []
+    return read_paths(paths, strict=strict) if paths else merge(_kept(_load(store), strict))
+
+
+def read_paths(paths: Sequence[str], *, strict: bool = False) -> tuple[Survey, ...]:
+    """The same from these paths alone, every fault of all of them in one Refused."""
+    faults: list[str] = []
+    found: list[tuple[Survey, ...]] = []
     for path in paths:
         try:
-            found.append(_kept(read_path(path), strict or not os.path.isdir(path)))
-        except (PathError, Refused, OSError) as error:
+            found.append(_kept(read_path(path), strict or _is_one_file(path)))
+        except PathError as error:
             faults.append(str(error))
+        except Refused as refused:
+            faults += refused.faults
     if faults:
         raise Refused(faults)
     return merge(*found)
@@ -59,11 +64,11 @@ def hint_where_empty(surveys: Sequence[Survey], paths: Sequence[str]) -> None:
         output.note("nothing has been measured here yet; start with: amp-probe run")
 
 
-def _load(store: Path) -> Loaded:
+def _load(store: Store) -> Loaded:
     try:
-        return Store(store).load()
-    except (StoreError, OSError) as error:
-        raise Refused(f"{store}: {error}") from error
+        return store.load()
+    except (StoreError, PathError) as error:
+        raise Refused(str(error)) from error
 
 
 def _kept(loaded: Loaded, strict: bool) -> tuple[Survey, ...]:
@@ -72,6 +77,10 @@ def _kept(loaded: Loaded, strict: bool) -> tuple[Survey, ...]:
     for damaged in loaded.damaged:
         output.warn(f"skipped a damaged survey: {_brief(damaged)}")
     return loaded.surveys
+
+
+def _is_one_file(path: str) -> bool:
+    return path.endswith(".json") if is_url(path) else not os.path.isdir(path)
 
 
 def _brief(error: DocumentError) -> str:

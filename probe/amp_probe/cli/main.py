@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 import traceback
@@ -17,16 +18,16 @@ from amp_probe.cli import check, choose, diff, env, merge, output, report, run, 
 from amp_probe.cli import options as o
 from amp_probe.cli.refused import FINE, INTERRUPTED, USAGE, Refused
 
-_COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
-    ("run", run.command, run.EXAMPLES),
-    ("show", show.command, show.EXAMPLES),
-    ("report", report.command, report.EXAMPLES),
-    ("choose", choose.command, choose.EXAMPLES),
-    ("check", check.command, check.EXAMPLES),
-    ("diff", diff.command, diff.EXAMPLES),
-    ("merge", merge.command, merge.EXAMPLES),
-    ("env", env.command, env.EXAMPLES),
-    ("schema", schema.command, schema.EXAMPLES),
+_COMMANDS: tuple[tuple[str, str, Callable[..., int], str], ...] = (
+    ("run", "Measure, and keep what was seen.", run.command, run.EXAMPLES),
+    ("show", "Print the matrix that was measured.", show.command, show.EXAMPLES),
+    ("report", "Write it as HTML, Markdown, CSV or JSON.", report.command, report.EXAMPLES),
+    ("choose", "Say which precision to use here, and why.", choose.command, choose.EXAMPLES),
+    ("check", "Fail where a requirement does not hold.", check.command, check.EXAMPLES),
+    ("diff", "Print what changed between two surveys.", diff.command, diff.EXAMPLES),
+    ("merge", "Join surveys into one document.", merge.command, merge.EXAMPLES),
+    ("env", "Print what a result here depends on.", env.command, env.EXAMPLES),
+    ("schema", "Print the JSON Schema of the documents.", schema.command, schema.EXAMPLES),
 )
 _EXAMPLES = """\b
 Examples:
@@ -61,8 +62,8 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_global)
-    for name, command, examples in _COMMANDS:
-        app.command(name, epilog=examples)(_exits(command))
+    for name, summary, command, examples in _COMMANDS:
+        app.command(name, short_help=summary, epilog=examples)(_exits(command))
     return app
 
 
@@ -81,7 +82,6 @@ def _global(
 
 def _exits(command: Callable[..., int]) -> Callable[..., None]:
     """The command with its exit code raised as typer expects, and a refusal told on stderr."""
-    import functools
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:

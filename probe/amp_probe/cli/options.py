@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -17,10 +17,8 @@ from amp_matrix.survey import Status
 from amp_probe.cli import output
 from amp_probe.cli.refused import KINDS, Faults
 
-T = TypeVar("T")
 TASKS = ("train", "infer")
 PREFERS = ("speed", "memory")
-SUITES = ("quick", "core", "full")
 STATUSES = tuple(str(s) for s in Status)
 
 
@@ -44,11 +42,7 @@ def _set_color(value: str | None) -> str | None:
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[PATH]...",
-        help="Survey files, folders of them, or URLs (extra `remote`); without one, the store.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="PATH", hidden=True),  # described in the command's text, without typer's type names
 ]
 Devices = Annotated[
     list[str] | None,
@@ -85,19 +79,14 @@ def configuration(faults: Faults) -> Config:
     try:
         return load_config(_here(), os.environ)
     except ConfigError as error:
-        for line in str(error).splitlines():
-            faults.add("configuration", line)
+        for fault in error.faults:
+            faults.add(fault.place, fault.message)
         return Config()
 
 
-def first(*values: T | None) -> T | None:
-    """The first value that is set: flag, then configuration, then default."""
-    return next((v for v in values if v not in (None, (), [])), None)
-
-
-def store_root(config: Config) -> Path:
-    """The folder surveys are kept in."""
-    return Path(config.store) if config.store else Store.default().root
+def store_of(config: Config) -> Store:
+    """Where surveys are kept: as configured, else the user's data folder."""
+    return Store(config.store) if config.store else Store.default()
 
 
 def _here() -> Path:

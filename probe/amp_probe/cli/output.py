@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from amp_matrix.render.words import plain
 from amp_probe.cli.refused import Refused
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 COLORS = ("auto", "always", "never")
 _PIPE_WIDTH = 120
+_LONGEST = 4000
 _color = "auto"
 
 
@@ -44,9 +46,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def text(words: str) -> None:
-    """Write text to stdout, in its encoding; what it cannot say becomes `?`."""
+    """Write text to stdout, in its encoding; what it cannot say becomes `?`, and terminal sequences are left out."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    data(words.encode(encoding, "replace"))
+    data(visible(words).encode(encoding, "replace"))
 
 
 def data(content: bytes) -> None:
@@ -84,7 +86,12 @@ def note(words: str) -> None:
     """Tell the user something on stderr; a stderr that takes nothing is no reason to stop."""
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     with suppress(OSError, ValueError):
-        print(words.encode(encoding, "replace").decode(encoding), file=sys.stderr, flush=True)
+        print(visible(words).encode(encoding, "replace").decode(encoding), file=sys.stderr, flush=True)
+
+
+def visible(words: str) -> str:
+    """Text whose lines hold no control characters: some of it was read from documents that others wrote."""
+    return "\n".join(line if line.isprintable() else plain(line, _LONGEST) for line in words.split("\n"))
 
 
 def warn(words: str) -> None:
@@ -108,8 +115,8 @@ def check_writable(path: str) -> str:
     """What keeps a file from being written, before any work is done for it; "" where nothing does."""
     if not path:
         return "is empty; write a file's name"
-    target = Path(os.path.realpath(path))
     try:
+        target = Path(os.path.realpath(path))
         if target.is_dir():
             return f"{path} is a folder; write a file's name"
         if _special(path):

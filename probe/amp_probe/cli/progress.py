@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amp_matrix.survey import SEVERITY, Cell, Survey
+from amp_matrix.render.words import counts
+from amp_matrix.survey import Cell, Survey
 from amp_probe.cli import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
-
-
-def tally(cells: tuple[Cell, ...]) -> str:
-    """How many cells have each status, the most harmless first: `410 ok, 2 inaccurate`."""
-    counts = Counter(c.outcome.status for c in cells)
-    return ", ".join(f"{counts[s]} {s}" for s in reversed(SEVERITY) if counts[s]) or "no cell"
 
 
 class Lines:
@@ -40,7 +34,7 @@ class Lines:
 
     def finished(self, survey: Survey) -> None:
         """Say how the cells came out."""
-        output.note(f"{survey.device}: {tally(survey.cells)}, in {survey.seconds:.1f} s")
+        output.note(f"{survey.device}: {counts(list(survey.cells))}, in {survey.seconds:.1f} s")
 
     def warned(self, text: str) -> None:
         """Say what went wrong beside the cells."""
@@ -94,7 +88,7 @@ class Bar(Lines):
         if self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
-        self._print(f"{survey.device}: {tally(survey.cells)}, in {survey.seconds:.1f} s")
+        self._print(f"{survey.device}: {counts(list(survey.cells))}, in {survey.seconds:.1f} s")
 
     def warned(self, text: str) -> None:
         """Say what went wrong beside the cells, above the bar."""

@@ -32,7 +32,10 @@ def command(
     ] = None,
     device: o.Devices = None,
 ) -> int:
-    """Write surveys as HTML, Markdown, CSV or JSON."""
+    """Write surveys as HTML, Markdown, CSV or JSON.
+
+    A PATH is a survey file, a folder of them, or a URL (extra `remote`); without one, the store is read.
+    """
     faults = Faults()
     config = o.configuration(faults)
     forms = [n for n, on in (("html", html), ("markdown", markdown), ("csv", csv), ("json", json)) if on]
@@ -43,7 +46,7 @@ def command(
     if out is not None and (wrong := output.check_writable(out)):
         faults.add("--out", wrong)
     faults.check()
-    surveys = inputs.on_devices(inputs.read(path or [], o.store_root(config)), device or [])
+    surveys = inputs.on_devices(inputs.read(path or [], o.store_of(config)), device or [])
     inputs.hint_where_empty(surveys, path or [])
     _write(_render(forms[0], surveys), out)
     return 0

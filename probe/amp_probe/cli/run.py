@@ -11,14 +11,17 @@ import typer
 from amp_matrix import codec
 from amp_matrix.environment import identity_key
 from amp_matrix.precision import parse as parse_precision
+from amp_matrix.store import Store, is_url
 from amp_matrix.survey import Survey
 from amp_probe.cli import options as o
 from amp_probe.cli import output, plans, progress
 from amp_probe.cli.refused import NOTHING_PROBED, Faults, Refused, device_name
+from amp_probe.request import SUITES
 
 if TYPE_CHECKING:
     from amp_probe.run import Options
 
+_WEEK = 7 * 24 * 3600
 EXAMPLES = """\b
 Examples:
   amp-probe run                                  every device here, the core suite
@@ -34,7 +37,7 @@ def command(
     suite: Annotated[
         str | None,
         typer.Option(
-            metavar=o.one_of(o.SUITES), help="How much to run [default: core].", autocompletion=o.starting(o.SUITES)
+            metavar=o.one_of(SUITES), help="How much to run [default: core].", autocompletion=o.starting(SUITES)
         ),
     ] = None,
     probe: Annotated[
@@ -82,7 +85,7 @@ def _options(
     jobs: str | None,
     resume: bool,
 ) -> dict[str, Any]:
-    """The run's options as a mapping: importing their struct costs importing torch, so faults come first."""
+    """The run's options, each checked; what is wrong joins the other faults."""
     config = o.configuration(faults)
     for name in device:
         faults.read("--device", name, device_name)
@@ -90,15 +93,17 @@ def _options(
         faults.read("--precision", name, parse_precision)
     seconds = faults.read("--timeout", timeout, _seconds) if timeout is not None else config.timeout
     workers = faults.read("--jobs", jobs, _count) if jobs is not None else config.jobs
+    if is_url(store := config.store or ""):
+        faults.add("store", f"{store} can only be read; name a folder")
     return {
         "devices": tuple(device) or tuple(config.devices),
-        "suite": faults.choice("--suite", suite or config.suite or "core", o.SUITES),
+        "suite": faults.choice("--suite", suite or config.suite or "core", SUITES),
         "globs": tuple(probe),
         "precisions": tuple(precision),
         "timeout": seconds,
         "jobs": workers or 1,
         "resume": resume,
-        "store": o.store_root(config),
+        "store": o.store_of(config).root,
     }
 
 
@@ -117,7 +122,7 @@ def _run(options: Options, out: str | None) -> int:
         result = run.run(options, bar)
     for missing in result.absent:
         output.note(f"{missing.device}: {missing.reason}")
-    output.rich(terminal.matrix(result.surveys, plans.of(result.surveys)))
+    output.rich(terminal.matrix(result.surveys, plans.of(result.surveys, Store(options.store))))
     for survey in result.surveys:
         _tell_where(survey, options.store)
     if out is not None:
@@ -140,8 +145,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= 86400:
-        raise ValueError(f"{text!r} is not a time; write seconds above 0, at most 86400")
+    if not 0 < seconds <= _WEEK:
+        raise ValueError(f"{text!r} is not a time; write seconds above 0, at most {_WEEK}")
     return seconds
 
 

@@ -31,7 +31,10 @@ def command(
     ] = None,
     color: o.Color = None,
 ) -> int:
-    """Print the matrix of surveys: every probe against every precision, and the plan that follows."""
+    """Print the matrix of surveys: every probe against every precision, and the plan that follows.
+
+    A PATH is a survey file, a folder of them, or a URL (extra `remote`); without one, the store is shown.
+    """
     faults = Faults()
     config = o.configuration(faults)
     for name in device or []:
@@ -39,7 +42,7 @@ def command(
     for name in status or []:
         faults.choice("--status", name, o.STATUSES)
     faults.check()
-    surveys = inputs.on_devices(inputs.read(path or [], o.store_root(config)), device or [])
+    surveys = inputs.on_devices(inputs.read(path or [], o.store_of(config)), device or [])
     inputs.hint_where_empty(surveys, path or [])
     if surveys:
         from amp_matrix.render import terminal
