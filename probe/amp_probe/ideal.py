@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from amp_probe import fused
 
 T = TypeVar("T")
 _ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
@@ -22,11 +24,11 @@ _COPIES = (
     "aten::empty_strided",
     "aten::_copy_from",
 )
-_EXACT_MUTATIONS = ("aten::copy_", "aten::zero_", "aten::fill_", "aten::masked_fill_", "aten::detach_")
+_EXACT_MUTATIONS = {"aten::copy_", "aten::zero_", "aten::fill_", "aten::masked_fill_", "aten::detach_"}
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::convolution_backward")
 
 
-class Ideal(TorchDispatchMode):
+class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Each non-view, non-mutating call runs on the device for its dtype; its value is recomputed on the CPU in float64.
 
     The value comes from the same operands and is rounded once to the dtype that the device gave, so the device's own
@@ -35,32 +37,30 @@ class Ideal(TorchDispatchMode):
     """
 
     def __init__(self, tf32: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tf32 = tf32
         self.kept: set[str] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps every call and imports torch._dynamo (0.8 s) at the first
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._schema.name
-        if (
-            not any(_rounded(x) for x in _tensors(out))
-            or name in _COPIES
-            or torch.Tag.nondeterministic_seeded in func.tags
-        ):
+        if not any(_rounded(x) for x in _tensors(out)) or name in _COPIES or _random(func):
             return out
         if func._schema.is_mutable:
-            if name not in _EXACT_MUTATIONS:
-                self.kept.add(name)
+            self.kept |= {name} - _EXACT_MUTATIONS
             return out
         if any(r.alias_info for r in func._schema.returns):
             return out
         try:
-            exact = _recompute(func, name, args, kwargs, self.tf32 and name in _PRODUCTS)
-        except (RuntimeError, NotImplementedError):
+            return _merge(out, _recompute(func, name, args, kwargs, self.tf32 and name in _PRODUCTS))
+        except Exception:  # noqa: BLE001 -- whatever keeps float64 away, the device's value stays and is named
             self.kept.add(name)
             return out
-        return _merge(out, exact)
 
 
 def run_ideal(work: Callable[[], T], tf32: bool = False) -> tuple[T, tuple[str, ...]]:
@@ -82,11 +82,16 @@ def run_ideal(work: Callable[[], T], tf32: bool = False) -> tuple[T, tuple[str, 
 @contextmanager
 def math_path() -> Iterator[None]:
     """Attention, recurrent layers and convolutions as plain ATen calls: no fused attention, cuDNN or oneDNN."""
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        yield
+    # The flags() helpers of torch.backends set TF32 and the like as well, with warnings; these two set one thing each.
+    cudnn, onednn = torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
+    try:
+        torch._C._set_cudnn_enabled(False)
+        torch._C._set_mkldnn_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_cudnn_enabled(cudnn)
+        torch._C._set_mkldnn_enabled(onednn)
 
 
 def _recompute(func: Any, name: str, args: Any, kwargs: Mapping[str, Any], tf32: bool) -> Any:
@@ -100,20 +105,33 @@ def _recompute(func: Any, name: str, args: Any, kwargs: Mapping[str, Any], tf32:
             return torch.device("cpu")
         return torch.float64 if x in _ROUNDED and isinstance(x, torch.dtype) else x
 
+    args, kwargs, form = tree_map(up, args), tree_map(up, dict(kwargs)), fused.form(name)
     with torch.autocast("cpu", enabled=False):
-        return _FLOAT64_FORMS.get(name, func)(*tree_map(up, args), **tree_map(up, dict(kwargs)))
+        return func(*args, **kwargs) if form is None else form(_by_name(func, args, kwargs))
+
+
+def _by_name(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {a.name: a.default_value for a in func._schema.arguments}
+    return named | dict(zip(named, args, strict=False)) | dict(kwargs)
 
 
 def _merge(out: Any, exact: Any) -> Any:
+    """The exact values in the dtypes of the device's; a form's missing last results stay the device's."""
     if isinstance(out, (tuple, list)):
-        return type(out)(_merge(o, e) for o, e in zip(out, exact, strict=True))
-    if _rounded(out) and isinstance(exact, Tensor) and exact.dtype is torch.float64 and exact.shape == out.shape:
-        return torch.empty_like(out).copy_(exact.to(out.dtype))
-    return out
+        return type(out)([*map(_merge, out, exact), *out[len(exact) :]])
+    if not _rounded(out) or out.numel() == 0:
+        return out
+    if not isinstance(exact, Tensor) or exact.dtype is not torch.float64 or exact.shape != out.shape:
+        raise RuntimeError("the float64 form gave something else")
+    return torch.empty_like(out).copy_(exact.to(out.dtype))
 
 
 def _tensors(out: Any) -> list[Any]:
     return list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+def _random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _rounded(x: Any) -> bool:
@@ -124,19 +142,3 @@ def _to_tf32(x: Tensor) -> Tensor:
     """Rounded to 10 mantissa bits, to nearest; float32 in and out."""
     bits = x.contiguous().view(torch.int32)
     return torch.bitwise_and(bits + 0x0FFF + ((bits >> 13) & 1), ~0x1FFF).view(torch.float32)
-
-
-def _linear_backward(x: Tensor, grad: Tensor, weight: Tensor, mask: list[bool]) -> tuple[Tensor | None, ...]:
-    rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-    return (
-        grad @ weight if mask[0] else None,
-        grads.T @ rows if mask[1] else None,
-        grads.sum(0) if mask[2] else None,
-    )
-
-
-# Kernels of one device whose name has no CPU form: what they compute, written with calls that have one.
-_FLOAT64_FORMS: dict[str, Callable[..., Any]] = {
-    "aten::linear_backward": _linear_backward,
-    "aten::_scaled_dot_product_attention_math_for_mps": torch.ops.aten._scaled_dot_product_attention_math.default,
-}

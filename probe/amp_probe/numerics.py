@@ -100,7 +100,8 @@ def compare(
     values, right = torch.where(judged, values, 0.0), torch.where(judged, reference, 0.0)
     errors = measure(values, right, eps, floor)
     if exact:
-        return _verdict(name, got, errors, Errors(0.0, 0.0))
+        judgement = _verdict(name, got, errors, Errors(0.0, 0.0))
+        return judgement._replace(code=judgement.code and "exact")
     if eps == _FP32_EPS:
         return _verdict(name, got, errors, Errors(LIMITS.fp32_n, math.inf))
     least = Errors(LIMITS.least_n, LIMITS.least_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,11 +85,10 @@ def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 @contextmanager
 def _allow_tf32() -> Iterator[None]:
     """TF32 for products and convolutions, by the flags of this torch: one name before 2.9, another since."""
-    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    flags: tuple[tuple[Any, str, Any], ...] = ((matmul, "allow_tf32", True), (cudnn, "allow_tf32", True))
     if hasattr(matmul, "fp32_precision"):
-        flags = ((matmul, "fp32_precision", "tf32"), (conv.conv, "fp32_precision", "tf32"))
-    else:
-        flags = ((matmul, "allow_tf32", True), (conv, "allow_tf32", True))
+        flags = ((matmul, "fp32_precision", "tf32"), (getattr(cudnn, "conv"), "fp32_precision", "tf32"))  # noqa: B009
     before = [getattr(owner, flag) for owner, flag, _ in flags]
     try:
         for owner, flag, value in flags:

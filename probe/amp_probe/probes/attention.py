@@ -18,23 +18,37 @@ def attention(draw: Draw) -> Op:
     """`F.scaled_dot_product_attention(q, k, v)` at length 64, where CPU kernels change.
 
     Would have caught pytorch#195910 (`causal`: future keys and values move the past on mps in fp16 and bf16),
-    pytorch#119131 (`large_values`: logits overflow fp16), pytorch#103963 (`masked_row`: a row with nothing to attend
-    to), and bf16 attention that raises from length 64 on (ATEN_CPU_CAPABILITY=default).
+    pytorch#119131 (`large_values`: logits overflow fp16), logits rounded to the low dtype (`sharp`), pytorch#103963
+    (`masked_row`: a row with nothing to attend to), and bf16 attention that raises from length 64 on
+    (ATEN_CPU_CAPABILITY=default).
     """
     length = 1 if draw.variant == "q1" else _LENGTH
-    scale = 16.0 if draw.variant == "large_values" else 1.0
-    args = {"q": _heads(draw, length, scale), "k": _heads(draw, _LENGTH, scale), "v": _heads(draw, _LENGTH, 1.0)}
+    keys = {"large_values": _signs, "sharp": _sharp}.get(draw.variant, _normal)
+    args = {"q": _heads(keys(draw, length)), "k": _heads(keys(draw, _LENGTH)), "v": _heads(_normal(draw, _LENGTH))}
     if draw.variant == "causal":
         return Op(fn=_causal, args=args | _other_future(draw, args), invariants=(_past_unmoved,))
     if draw.variant == "masked_row":
         return Op(fn=_masked, args=args | {"mask": Arg(_mask(draw))}, invariants=(_all_finite,))
-    return Op(fn=_plain, args=args)
+    # Logits of 16,384 leave a fused float32 backward 1e-3 of each probability: only the forward is asked for there.
+    return Op(fn=_plain, args=args, backward=draw.variant != "large_values")
 
 
-def _heads(draw: Draw, length: int, scale: float) -> Arg:
+def _heads(values: Tensor) -> Arg:
     """Heads as models make them: a transposed view of (batch, length, heads, width)."""
-    values = draw.normal(_BATCH, length, _HEADS, _WIDTH, scale=scale)
     return Arg(values, grad=True, layout=lambda t: t.transpose(1, 2))
+
+
+def _normal(draw: Draw, length: int) -> Tensor:
+    return draw.normal(_BATCH, length, _HEADS, _WIDTH)
+
+
+def _sharp(draw: Draw, length: int) -> Tensor:
+    return draw.normal(_BATCH, length, _HEADS, _WIDTH, scale=4.0)
+
+
+def _signs(draw: Draw, length: int) -> Tensor:
+    """64 or -64: logits reach 65,536, beyond fp16, and are whole multiples of 2,048, exact in every other format."""
+    return 128.0 * draw.integers(_BATCH, length, _HEADS, _WIDTH, high=2).double() - 64.0
 
 
 def _other_future(draw: Draw, args: dict[str, Arg]) -> dict[str, Arg]:
@@ -76,4 +90,6 @@ def _all_finite(outputs: tuple[Tensor, ...]) -> str:
     return "" if all(bool(o.isfinite().all()) for o in outputs) else "a fully masked row gave NaN or Inf"
 
 
-PROBES: tuple[Probe, ...] = (Probe("op.attention", attention, ("base", "causal", "q1", "large_values", "masked_row")),)
+PROBES: tuple[Probe, ...] = (
+    Probe("op.attention", attention, ("base", "causal", "q1", "sharp", "large_values", "masked_row")),
+)

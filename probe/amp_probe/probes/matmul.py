@@ -10,7 +10,8 @@ from amp_probe.case import Arg, Op
 from amp_probe.draw import Draw
 from amp_probe.suite import Probe
 
-_SHAPES = {"square": (512, 512, 512), "k1000": (32, 1000, 24), "row": (1, 64, 40)}
+_BASE = (48, 64, 56)
+_SHAPES = {"exact": (48, 48, 40), "square": (512, 512, 512), "k1000": (32, 1000, 24), "row": (1, 64, 40)}
 _SIZES_OF_K = (37, 100, 191)
 FULL_MANTISSA = ("fp32", "tf32", "bf16-mixed", "fp16-mixed")
 
@@ -23,7 +24,7 @@ def matmul(draw: Draw) -> Op:
     """
     if draw.variant == "poisoned_row":
         return _poisoned(draw, bias=False)
-    m, k, n = _SHAPES.get(draw.variant, (48, 48, 40))
+    m, k, n = _SHAPES.get(draw.variant, _BASE)
     x = Arg(_values(draw, m, k), grad=True)
     return Op(fn=_matmul, args={"x": x, "y": _second(draw, k, n)}, exact=draw.variant == "exact")
 
@@ -36,8 +37,8 @@ def linear(draw: Draw) -> Op:
     """
     if draw.variant == "poisoned_row":
         return _poisoned(draw, bias=True)
-    m, k, n = _SHAPES.get(draw.variant, (48, 48, 40))
-    shape = (m, k) if draw.variant in _SHAPES else (4, m // 4, k)
+    m, k, n = _SHAPES.get(draw.variant, _BASE)
+    shape = (m, k) if draw.variant in ("square", "k1000", "row") else (4, m // 4, k)
     bias = draw.small_integers(n) if draw.variant == "exact" else draw.normal(n, scale=4.0)
     args = {
         "x": Arg(_values(draw, *shape), grad=True),
@@ -62,7 +63,7 @@ def _second(draw: Draw, rows: int, columns: int) -> Arg:
 
 def _poisoned(draw: Draw, bias: bool) -> Op:
     """Products of several depths whose row 5 is NaN: every other row must be what it was (oneDNN#5717)."""
-    args = {}
+    args: dict[str, Arg] = {}
     for k in _SIZES_OF_K:
         x = draw.normal(33, k)
         x[5] = float("nan")

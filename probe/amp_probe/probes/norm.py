@@ -34,7 +34,7 @@ def rms_norm(draw: Draw) -> Op:
 
 
 def _x(draw: Draw) -> Arg:
-    rows = 4096 if draw.variant == "long_reduction" else 48
+    rows = 4096 if draw.variant == "long_reduction" else 32
     values = draw.normal(rows, _WIDTH, scale=1000.0 if draw.variant == "large_values" else 1.0)
     if draw.variant == "offset":
         values = (values + 64.0).bfloat16().double()
