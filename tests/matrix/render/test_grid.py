@@ -1,0 +1,93 @@
+"""Surveys as blocks: which cells count, which rows and columns there are, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from amp_matrix.plan import Gain, Plan
+from amp_matrix.render.grid import blocks
+from amp_matrix.render.verdict import measured, verdicts
+from amp_matrix.survey import Outcome, Stage, Status, Survey, not_run
+
+
+def test_a_block_a_device_and_environment(several: tuple[Survey, ...]) -> None:
+    assert [block.title for block in blocks(several)] == [
+        "cpu (Intel Xeon, AVX512, torch 2.13.0)",
+        "cpu (Intel Xeon, AVX512, torch 2.12.0)",
+        "cuda:0 (NVIDIA H200, torch 2.13.0)",
+        "mps (Apple M2, macOS 15.1, torch 2.13.0)",
+    ]
+
+
+def test_the_newest_survey_counts(make: Callable[..., Survey]) -> None:
+    old = make(started="2026-01-01T00:00:00Z")
+    crash = Stage(name="forward", status=Status.CRASH)
+    broken = Outcome(status=Status.CRASH, stage="forward", stages=(crash,))
+    new = make(cells=(msgspec.structs.replace(old.cells[0], outcome=broken),))
+    (block,) = blocks([new, old])
+    assert len(block.surveys) == 2
+    found = {cell.id: cell.outcome.status for cell in block.cells}
+    assert found[old.cells[0].id] is Status.CRASH
+    assert found[old.cells[1].id] is Status.OK
+
+
+def test_a_precision_that_is_refused_everywhere_is_a_line_and_no_column(survey: Survey) -> None:
+    (block,) = blocks([survey])
+    assert [(u.precision, u.status, u.reason, u.count) for u in block.uniform] == [
+        ("tf32", Status.UNSUPPORTED, "TF32 exists on cuda only", 2)
+    ]
+    assert block.columns == ("fp32", "bf16-mixed", "fp16-mixed", "bf16-true", "fp16-true")
+
+
+def test_a_precision_that_fails_everywhere_keeps_its_column(make: Callable[..., Survey], survey: Survey) -> None:
+    crashed = [c for c in survey.cells if c.outcome.status is Status.CRASH]
+    (block,) = blocks([make(cells=tuple(crashed))])
+    assert block.columns == ("fp16-mixed",)
+    assert not block.uniform
+
+
+def test_variants_follow_their_base(survey: Survey) -> None:
+    (block,) = blocks([survey])
+    (train,) = (family for family in block.families if family.name == "train")
+    assert [row.label for row in train.rows] == ["mlp", "mlp [large]", "mlp [row]"]
+
+
+def test_what_was_measured_is_told_apart_from_what_was_not(several: tuple[Survey, ...]) -> None:
+    line = measured(blocks(several[2:]))
+    assert line.startswith("Measured: cuda:0 (NVIDIA H200, torch 2.13.0), ")
+    assert line.endswith(" Not measured: cpu, xpu.")
+
+
+def test_cells_that_did_not_run_were_not_measured(make: Callable[..., Survey], survey: Survey) -> None:
+    absent = not_run("no NVIDIA driver", "device_missing")
+    cells = tuple(msgspec.structs.replace(cell, outcome=absent, evidence="measured") for cell in survey.cells[:3])
+    line = measured(blocks([make(device="cuda:0", cells=cells)]))
+    assert line == "Measured: nothing. Not measured: cpu, cuda, mps, xpu."
+
+
+def test_simulated_and_claimed_cells_were_not_measured(make: Callable[..., Survey], survey: Survey) -> None:
+    cells = tuple(cell for cell in survey.cells if cell.evidence != "measured")
+    assert len(cells) == 2
+    assert measured(blocks([make(cells=cells)])).startswith("Measured: nothing.")
+
+
+def test_a_verdict_says_device_hardware_task_precision_and_gain(survey: Survey, plans: tuple[Plan, ...]) -> None:
+    chosen, fallback = verdicts(plans, blocks([survey]))
+    assert chosen.sentence == "cpu (Intel Xeon, AVX512, torch 2.13.0): train in bf16-mixed, 2.1x to 2.4x fp32"
+    assert chosen.rejected[0].cell == "op.softmax@fp16-mixed"
+    assert fallback.sentence == "mps: infer in fp32, the fallback: nothing is known about mps"
+
+
+def test_an_fp8_recipe_and_an_equal_gain(survey: Survey, plans: tuple[Plan, ...]) -> None:
+    plan = msgspec.structs.replace(plans[0], fp8="te-mxfp8", gain=Gain(3.0, 3.01))
+    (verdict,) = verdicts([plan], blocks([survey]))
+    assert verdict.sentence.endswith(": train in bf16-mixed+te-mxfp8, 3.0x fp32")
+
+
+def test_a_verdict_names_the_hardware_that_it_rests_on(several: tuple[Survey, ...], plans: tuple[Plan, ...]) -> None:
+    grid = blocks(several)
+    evidence = msgspec.structs.replace(plans[0].evidence, survey=grid[1].surveys[0])
+    (verdict,) = verdicts([msgspec.structs.replace(plans[0], evidence=evidence)], grid)
+    assert "torch 2.12.0" in verdict.sentence
