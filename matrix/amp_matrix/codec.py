@@ -171,7 +171,7 @@ def json_schema() -> dict[str, Any]:
         "title": f"amp-probe survey or matrix, format {FORMAT}",
         "required": ["format", "kind"],
         "oneOf": [{"$ref": "#/$defs/Survey"}, {"$ref": "#/$defs/Matrix"}],
-        "$defs": parts,
+        "$defs": msgspec.json.decode(msgspec.json.encode(parts)),
     }
 
 
@@ -217,7 +217,7 @@ def _read_slowly(data: bytes, source: str, doubt: str) -> tuple[Survey, ...]:
     if current is not plain:
         return decode(msgspec.json.encode(current), source)
     found = _head_faults(plain) or faults.find_in(plain, _KINDS[plain["kind"]])
-    raise DocumentError(source, found or [Fault("$", doubt)])
+    raise DocumentError(source, found or [Fault("$", doubt)]) from None
 
 
 def _migrated(plain: Any) -> Any:

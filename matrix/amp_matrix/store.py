@@ -82,7 +82,7 @@ class Store:
         StoreError where the folder is there and cannot be listed.
         """
         if self._url:
-            return read_path("/".join(filter(None, [self._url, "surveys", identity])))
+            return self._load_remote("/".join(filter(None, [self._url, "surveys", identity])))
         top = self.root / "surveys"
         try:
             folders = [top / identity] if identity else [p for p in _listed(top) if p.is_dir()]
@@ -90,6 +90,12 @@ class Store:
         except OSError as error:
             raise StoreError(f"{error.filename or top}: {why(error)}") from error
         return _gather(paths, lambda path: (codec.decode_named(_content(path), str(path), path.stem),))
+
+    def _load_remote(self, url: str) -> Loaded:
+        try:
+            return _read_url(url, missing_ok=True)
+        except PathError as error:
+            raise StoreError(str(error)) from None
 
 
 def is_url(text: str) -> bool:
@@ -212,7 +218,7 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _read_url(url: str) -> Loaded:
+def _read_url(url: str, *, missing_ok: bool = False) -> Loaded:
     """The documents at an fsspec URL. Its backends raise whatever they like, so every exception is the URL's fault."""
     try:
         fsspec = importlib.import_module("fsspec.core")
@@ -220,15 +226,20 @@ def _read_url(url: str) -> Loaded:
         raise PathError(f"{url}: reading URLs needs fsspec; pip install 'amp-probe[remote]'") from None
     try:
         files, top = fsspec.url_to_fs(url)
-        names = sorted(files.find(top)) if files.isdir(top) else [top]
-        if not files.exists(top):
-            raise PathError(f"{url}: nothing is there")
-    except PathError:
-        raise
+        names = _remote_names(files, top)
     except Exception as error:  # noqa: BLE001
         raise PathError(f"{url}: {_line(error)}") from None
-    wanted = [name for name in names if name == top or name.endswith(".json")]
+    if names is None and not missing_ok:
+        raise PathError(f"{url}: nothing is there")
+    wanted = [name for name in names or () if name == top or name.endswith(".json")]
     return _gather(wanted, lambda name: codec.decode(_remote_content(files, name), files.unstrip_protocol(name)))
+
+
+def _remote_names(files: Any, top: str) -> list[str] | None:
+    """The files at or under a remote path; None where there is nothing."""
+    if files.isdir(top):
+        return sorted(files.find(top))
+    return [top] if files.exists(top) else None
 
 
 def _remote_content(files: Any, name: str) -> bytes:

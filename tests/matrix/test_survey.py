@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import stages
 
-from amp_matrix.survey import SEVERITY, Cell, Outcome, Stage, Status, conclude, not_run, worst
+from amp_matrix.survey import SEVERITY, Cell, Evidence, Outcome, Stage, Status, conclude, not_run, worst
 
 ORDER = ["crash", "timeout", "error", "nonfinite", "inaccurate", "inert", "unsupported", "not_run", "emulated", "ok"]
 
@@ -50,10 +51,11 @@ def test_no_status_without_a_stage(status: Status) -> None:
 
 
 def test_a_simulated_cell_has_no_status_and_every_other_has() -> None:
-    fields = {"probe": "op.softmax", "precision": "fp32", "tier": "stress", "revision": 1}
+    fields: dict[str, Any] = {"probe": "op.softmax", "precision": "fp32", "tier": "stress", "revision": 1}
     unseen, ran = Outcome(status=None), conclude([Stage(name="forward")])
     assert Cell(**fields, outcome=unseen, evidence="simulated").id == "op.softmax@fp32"
-    for outcome, evidence in ((unseen, "measured"), (unseen, "claimed"), (ran, "simulated")):
+    pairs: list[tuple[Outcome, Evidence]] = [(unseen, "measured"), (unseen, "claimed"), (ran, "simulated")]
+    for outcome, evidence in pairs:
         with pytest.raises(ValueError, match="simulated"):
             Cell(**fields, outcome=outcome, evidence=evidence)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from strategies import cells, environments, outcomes, reals, stages, surveys, texts
 
-from amp_matrix import codec
+from amp_matrix import codec, faults
 from amp_matrix.codec import DocumentError
-from amp_matrix.survey import Survey
+from amp_matrix.survey import Stage, Survey
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.sampled_from(["nan", "ok"]),
@@ -62,7 +62,7 @@ def test_a_matrix_reads_back(many: list[Survey]) -> None:
 
 @given(reals)
 def test_every_float_reads_back_as_itself(number: float) -> None:
-    stage = codec.decode_stage(codec.encode_stage(codec.Stage(name="time", seconds=number)))
+    stage = codec.decode_stage(codec.encode_stage(Stage(name="time", seconds=number)))
     assert repr(float(stage.seconds)) == repr(float(number))
     assert isinstance(stage.seconds, float)
 
@@ -72,7 +72,7 @@ def test_every_float_reads_back_as_itself(number: float) -> None:
 @example("-inf")
 @example("null")
 def test_text_stays_text(text: str) -> None:
-    stage = codec.Stage(name=text, reason=text, dtypes={text: text})
+    stage = Stage(name=text, reason=text, dtypes={text: text})
     assert codec.decode_stage(codec.encode_stage(stage)) == stage
 
 
@@ -186,5 +186,5 @@ def test_a_key_that_stands_twice_is_refused_by_name(survey: Survey, data: st.Dat
 
 @given(surveys())
 def test_the_slow_way_agrees_with_the_fast_one(survey: Survey) -> None:
-    assert codec.faults.find(codec.encode(survey), Survey) == ()
+    assert faults.find(codec.encode(survey), Survey) == ()
     assert msgspec.json.decode(codec.encode(survey))["kind"] == "survey"
