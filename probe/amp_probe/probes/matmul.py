@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from amp_probe.case import Arg, Op
-from amp_probe.draw import Draw
+from amp_probe.draw import Draw, on_grid
 from amp_probe.suite import Probe
 
 _BASE = (48, 64, 56)
 _SHAPES = {"exact": (48, 48, 40), "square": (512, 512, 512), "k1000": (32, 1000, 24), "row": (1, 64, 40)}
+_CLIMBING = ("base", "transposed", "row")
 _SIZES_OF_K = (37, 100, 191)
 FULL_MANTISSA = ("fp32", "tf32", "bf16-mixed", "fp16-mixed")
 
@@ -25,8 +26,7 @@ def matmul(draw: Draw) -> Op:
     if draw.variant == "poisoned_row":
         return _poisoned(draw, bias=False)
     m, k, n = _SHAPES.get(draw.variant, _BASE)
-    x = Arg(_values(draw, m, k), grad=True)
-    return Op(fn=_matmul, args={"x": x, "y": _second(draw, k, n)}, exact=draw.variant == "exact")
+    return Op(fn=_matmul, args={"x": _first(draw, m, k), "y": _second(draw, k, n)}, exact=draw.variant == "exact")
 
 
 def linear(draw: Draw) -> Op:
@@ -41,7 +41,7 @@ def linear(draw: Draw) -> Op:
     shape = (m, k) if draw.variant in ("square", "k1000", "row") else (4, m // 4, k)
     bias = draw.small_integers(n) if draw.variant == "exact" else draw.normal(n, scale=4.0)
     args = {
-        "x": Arg(_values(draw, *shape), grad=True),
+        "x": _first(draw, *shape),
         "weight": _second(draw, n, k),
         "bias": Arg(bias, grad=True),
     }
@@ -54,11 +54,30 @@ def _values(draw: Draw, *shape: int) -> Tensor:
     return draw.full_mantissa(*shape) if draw.variant == "full_mantissa" else draw.normal(*shape)
 
 
+def _first(draw: Draw, *shape: int) -> Arg:
+    """The first operand: 2 more in the first half of the depth, 2 less in the second.
+
+    With a second operand that is 2 on average, sums climb to 128 and come back: an accumulator in the low dtype, which
+    over 64 random terms hides below any limit, loses several eps on the way.
+    """
+    values = _values(draw, *shape)
+    if draw.variant in _CLIMBING:
+        half = shape[-1] // 2
+        values[..., :half] += 2.0
+        values[..., half:] -= 2.0
+    return Arg(on_grid(values) if draw.variant in _CLIMBING else values, grad=True)
+
+
 def _second(draw: Draw, rows: int, columns: int) -> Arg:
     """The second operand, dense or the transposed view of a dense one."""
-    if draw.variant != "transposed":
-        return Arg(_values(draw, rows, columns), grad=True)
-    return Arg(_values(draw, columns, rows), grad=True, layout=lambda t: t.T, strides=(1, rows))
+    climbs, transposed = draw.variant in _CLIMBING, draw.variant == "transposed"
+    values = _values(draw, *((columns, rows) if transposed else (rows, columns)))
+    values = on_grid(values + 2.0) if climbs else values
+    return Arg(values, grad=True, layout=_transpose, strides=(1, rows)) if transposed else Arg(values, grad=True)
+
+
+def _transpose(t: Tensor) -> Tensor:
+    return t.T
 
 
 def _poisoned(draw: Draw, bias: bool) -> Op:
