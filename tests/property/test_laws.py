@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def test_merge_is_idempotent_and_loses_nothing(a: list[Survey]) -> None:
 
 
 @given(MANY, st.randoms())
-def test_select_does_not_depend_on_order_or_repeats(many: list[Survey], random: st.random.Random) -> None:
+def test_select_does_not_depend_on_order_or_repeats(many: list[Survey], random: Random) -> None:
     shuffled = [*many, *many]
     random.shuffle(shuffled)
     assert picked(select(many)) == picked(select(shuffled)) == picked(select(merge(many)))
