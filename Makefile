@@ -31,7 +31,7 @@ device-check: $(VENV)/.installed
 	AMP_PROBE="$(BIN)/amp-probe" REPORTS="$(REPORTS)" tools/device-check.sh
 
 readme: $(VENV)/.installed-dev
-	$(BIN)/python tools/readme.py README.md
+	for file in README.md docs/cli.md; do $(BIN)/python tools/readme.py $$file || exit; done
 
 # torch comes first and is then held by a constraint, so that nothing that follows replaces it.
 $(VENV)/torch.txt:

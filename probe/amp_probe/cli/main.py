@@ -63,7 +63,7 @@ def build() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_global)
     for name, summary, command, examples in _COMMANDS:
-        app.command(name, short_help=summary, epilog=examples)(_exits(command))
+        app.command(name, short_help=summary, epilog=examples)(_exits(name, command))
     return app
 
 
@@ -80,7 +80,7 @@ def _global(
         raise typer.Exit(USAGE)
 
 
-def _exits(command: Callable[..., int]) -> Callable[..., None]:
+def _exits(name: str, command: Callable[..., int]) -> Callable[..., None]:
     """The command with its exit code raised as typer expects, and a refusal told on stderr."""
 
     @functools.wraps(command)
@@ -88,7 +88,7 @@ def _exits(command: Callable[..., int]) -> Callable[..., None]:
         try:
             code = command(*args, **kwargs)
         except Refused as refused:
-            _tell(refused)
+            _tell(name, refused)
             code = refused.code
         raise typer.Exit(code)
 
@@ -108,11 +108,11 @@ def _invoke(arguments: list[str]) -> int:
     return FINE
 
 
-def _tell(refused: Refused) -> None:
+def _tell(name: str, refused: Refused) -> None:
     for fault in refused.faults:
         output.note(f"error: {fault}")
     if refused.usage:
-        output.note("Every command has --help.")
+        output.note(f"Try 'amp-probe {name} --help' for help.")
 
 
 def _internal(error: Exception) -> int:

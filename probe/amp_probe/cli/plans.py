@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
-from amp_matrix.decide import decide
+from amp_matrix.decide import decide, seconds_of
 from amp_matrix.environment import identity_key
 from amp_matrix.matrix import merge, select
 from amp_matrix.plan import Plan
 from amp_matrix.store import Store, StoreError
-from amp_matrix.survey import Environment, Survey
+from amp_matrix.survey import Survey
 
 
 def of(surveys: Sequence[Survey], store: Store | None = None) -> tuple[Plan, ...]:
     """For every device and environment among the surveys: the plan to train and the plan to infer.
 
-    What the store knows of the same environments counts too, as it does for choose. The environment of a device's
-    newest survey is taken as the one of now.
+    What the store knows of the same environments counts too, as it does for choose. The environment and the start of
+    a device's newest survey are taken as those of now, so that the same surveys give the same report.
     """
     known = merge(surveys, _stored(surveys, store) if store else ())
-    return tuple(plan for device, now in _places(surveys) for plan in _plans(device, now, known))
+    return tuple(plan for newest in _places(surveys) for plan in _plans(newest, known))
 
 
-def _plans(device: str, now: Environment, surveys: Sequence[Survey]) -> Iterator[Plan]:
-    evidence, at = select(surveys, now.identity), time.time()
-    yield decide(evidence, now, device=device, task="train", at=at)
-    yield decide(evidence, now, device=device, task="infer", at=at)
+def _plans(newest: Survey, surveys: Sequence[Survey]) -> Iterator[Plan]:
+    now, at = newest.environment, seconds_of(newest.started)
+    evidence = select(surveys, now.identity)
+    yield decide(evidence, now, device=newest.device, task="train", at=at)
+    yield decide(evidence, now, device=newest.device, task="infer", at=at)
 
 
-def _places(surveys: Sequence[Survey]) -> Iterator[tuple[str, Environment]]:
-    """Each device and identity once, by device, with the environment of its newest survey."""
-    newest = {(s.device, identity_key(s.environment)): s.environment for s in sorted(surveys, key=lambda s: s.started)}
-    yield from ((device, newest[device, key]) for device, key in sorted(newest))
+def _places(surveys: Sequence[Survey]) -> Iterator[Survey]:
+    """The newest survey of each device and identity, by device."""
+    newest = {(s.device, identity_key(s.environment)): s for s in sorted(surveys, key=lambda s: s.started)}
+    yield from (newest[place] for place in sorted(newest))
 
 
 def _stored(surveys: Sequence[Survey], store: Store) -> Iterator[Survey]:

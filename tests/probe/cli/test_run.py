@@ -1,0 +1,94 @@
+"""`run`, `env`, `choose` and the gate over the store, with the real torch of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amp_matrix import codec
+from amp_matrix.store import Store
+
+Spawn = Callable[..., "subprocess.CompletedProcess[bytes]"]
+SMALL = ("--device", "cpu", "--probe", "op.gelu", "--precision", "fp32", "--precision", "bf16-mixed")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has mps")
+def test_an_absent_device_says_why_and_exits_3(cli, tmp_path: Path) -> None:
+    ran = cli("run", "--device", "mps", "--out", tmp_path / "out.json")
+    assert (ran.code, ran.out) == (3, "")
+    assert "mps: " in ran.err
+    assert not (tmp_path / "out.json").exists()
+    ran = cli("env", "--device", "mps", "--format", "json")
+    assert ran.code == 3
+    assert json.loads(ran.data)["absent"]["mps"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has mps")
+def test_a_run_stores_prints_and_writes_what_it_saw(cli, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ran = cli("run", *SMALL, "--device", "mps", "--out", out)
+    assert ran.code == 0, ran.err
+    assert "gelu" in ran.out
+    assert "mps: " in ran.err
+    (stored,) = Store(tmp_path / "store").load().surveys
+    assert codec.decode(out.read_bytes(), "out") == (stored,)
+    assert {c.id for c in stored.cells} == {"op.gelu@fp32", "op.gelu@bf16-mixed"}
+    (path,) = (tmp_path / "store" / "surveys").rglob("*.json")
+    assert f"cpu: stored as {path}" in ran.err
+    assert cli("show").out == ran.out
+    assert cli("check", "--require", "cpu/op.gelu@fp32").code == 0
+    assert cli("check", "--require", "cpu/op.softmax@fp32").code == 1
+
+
+def test_a_list_prints_ids_and_runs_nothing(cli, tmp_path: Path) -> None:
+    ran = cli("run", "--list", *SMALL)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.split() == ["op.gelu@fp32", "op.gelu@bf16-mixed"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_no_cell_that_matches_is_2(cli) -> None:
+    ran = cli("run", "--device", "cpu", "--probe", "op.nothing")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no cell matches" in ran.err
+
+
+def test_a_device_number_that_is_not_there_is_told(cli) -> None:
+    ran = cli("run", "--device", "cuda:999")
+    assert ran.code == 3
+    assert "cuda:999" in ran.err
+
+
+def test_choose_falls_back_in_every_format(spawned: Spawn) -> None:
+    done = spawned("choose", "--device", "cpu", "--format", "json")
+    plan = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (plan["format"], plan["kind"], plan["precision"], plan["evidence"]) == (1, "plan", "fp32", None)
+    assert b"warning: " in done.stderr
+    done = spawned("choose", "--device", "cpu", "--format", "shell")
+    script = f'{done.stdout.decode()}\necho "$AMP_PRECISION $AMP_DTYPE $AMP_AUTOCAST"'
+    shell = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True, timeout=60)
+    assert shell.stdout == "fp32 float32 0\n"
+
+
+def test_choose_says_all_that_is_wrong(cli) -> None:
+    ran = cli("choose", "--device", "cpuu", "--task", "trian", "--prefer", "sped", "--format", "yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("error: ") == 4
+    assert "did you mean 'train'?" in ran.err
+
+
+def test_env_prints_what_choose_compares(cli) -> None:
+    import platform
+
+    document = json.loads(cli("env", "--device", "cpu", "--format", "json").data)
+    assert (document["format"], document["kind"]) == (1, "environments")
+    assert document["devices"]["cpu"]["identity"]["device"] == "cpu"
+    text = cli("env", "--device", "cpu").out
+    assert "torch: " in text
+    assert platform.node() not in text
