@@ -24,7 +24,7 @@ def read(kind: str, index: int) -> Environment:
     return Environment(
         identity={
             "device": kind,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a TorchVersion, which no document can hold
             "torch_git": str(torch.version.git_version or ""),
             "architecture": architecture(),
             "os": platform.system(),
