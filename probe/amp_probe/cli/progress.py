@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ class Bar(Lines):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bars.stop()
+        with suppress(OSError):
+            self._bars.stop()
 
     def started(self, device: str, total: int) -> None:
         """Begin a device's bar."""
@@ -95,7 +97,8 @@ class Bar(Lines):
         self._print(f"warning: {text}")
 
     def _print(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, soft_wrap=True)
+        with suppress(OSError):  # a terminal that hung up is no reason to lose the run
+            self._bars.console.print(output.visible(text), markup=False, soft_wrap=True)
 
 
 def on_stderr() -> Lines:

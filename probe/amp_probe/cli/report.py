@@ -16,7 +16,7 @@ EXAMPLES = """\b
 Examples:
   amp-probe report --html -o report.html         one page that needs no network
   amp-probe report --markdown a.json b.json      for an issue or a README
-  amp-probe report --csv -o cells.csv            a line a stage
+  amp-probe report --csv -o cells.csv            a line a cell
   amp-probe report --json | jq .
 """
 
