@@ -75,9 +75,7 @@ def _verdict(verdict: Verdict) -> Iterator[Text]:
     if verdict.reason:
         yield Text(f"  {verdict.reason}")
     for found in verdict.rejected:
-        line = Text("  not ").append(found.precision, style="bold").append(": ")
-        blame = f"{found.cell} {found.status}".strip() if found.cell else found.status
-        yield line.append(": ".join(part for part in (blame, found.reason) if part))
+        yield Text("  not ").append(found.precision, style="bold").append(f": {found.line}")
     if verdict.caveats:
         shown, more = verdict.caveats[:5], len(verdict.caveats) - 5
         yield Text(f"  caveats: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}", style="yellow")

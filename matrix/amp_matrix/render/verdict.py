@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from amp_matrix.plan import Gain, Plan
+from amp_matrix.plan import Gain, Plan, Rejection
 from amp_matrix.render.grid import Block
 from amp_matrix.render.words import multiple, plain
 from amp_matrix.survey import Cell, Status
@@ -18,12 +18,17 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Rejected:
-    """A precision that was not chosen: the cell that blocked it, that cell's status, and the reason."""
+    """A precision that was not chosen: the cell that blocked it, that cell's status, and the reason beyond these."""
 
     precision: str
     cell: str
     status: str
     reason: str
+
+    @property
+    def line(self) -> str:
+        """Cell, status and reason as one line."""
+        return ": ".join(filter(None, (f"{self.cell} {self.status}".strip(), self.reason)))
 
 
 @dataclass(frozen=True)
@@ -63,29 +68,39 @@ def _verdict(plan: Plan, title: str) -> Verdict:
     head = f"{title}: {plain(plan.task)} in {plain(precision)}"
     fallback = plan.evidence is None
     reason = plain(plan.reason)
-    if fallback:
-        sentence = f"{head}, the fallback: {reason}" if reason else f"{head}, the fallback"
-    else:
-        sentence = f"{head}{_gain(plan.gain)}"
+    rejected = tuple(map(_rejected, plan.rejected))
+    why = f", the fallback{f': {reason}' if reason else ''}" if fallback else _gain(plan.gain)
     return Verdict(
-        sentence=sentence,
+        sentence=f"{head}{why}{_also(rejected)}",
         reason="" if fallback else reason,
         task=plain(plan.task),
-        rejected=tuple(
-            Rejected(plain(r.precision), plain(r.cell), plain(r.status), plain(r.reason)) for r in plan.rejected
-        ),
+        rejected=rejected,
         caveats=tuple(plain(caveat) for caveat in plan.caveats),
     )
 
 
+def _rejected(rejection: Rejection) -> Rejected:
+    """A rejection whose reason does not say the cell and the status again."""
+    cell, status, reason = plain(rejection.cell), plain(rejection.status), plain(rejection.reason)
+    for said in filter(None, (cell, status)):
+        reason = reason.removeprefix(said).lstrip(" :")
+    return Rejected(plain(rejection.precision), cell, status, reason)
+
+
+def _also(rejected: Sequence[Rejected]) -> str:
+    """`; fp16-mixed works too`, of the precisions that were eligible and not chosen."""
+    names = [r.precision for r in rejected if r.status == "ok" and r.precision != "fp32"]
+    return f"; {', '.join(names)} {'works' if len(names) == 1 else 'work'} too" if names else ""
+
+
 def _title(plan: Plan, blocks: Sequence[Block]) -> str:
-    """The plan's device with its hardware: the block that holds the plan's survey, else the device's newest."""
-    proof = plan.evidence.survey if plan.evidence else ""
+    """The plan's device, with its hardware where it is certain which block the plan speaks of."""
     of_device = [block for block in blocks if block.device == plan.device]
-    found = next((block for block in of_device if proof in block.surveys), None)
-    newest = max(of_device, key=lambda block: block.started, default=None)
-    block = found or newest
-    return block.title if block else plain(plan.device)
+    proof = plan.evidence
+    vouching = [block for block in of_device if proof and proof.survey in block.surveys]
+    dated = [block for block in of_device if proof and proof.started == block.started]
+    likely = vouching or dated or of_device
+    return likely[0].title if len(likely) == 1 else plain(plan.device)
 
 
 def _gain(gain: Gain | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from amp_matrix.plan import Gain, Plan
+from amp_matrix.plan import Gain, Plan, Rejection
 from amp_matrix.render.grid import blocks
 from amp_matrix.render.verdict import measured, verdicts
 from amp_matrix.survey import Outcome, Stage, Status, Survey, not_run
@@ -84,6 +84,26 @@ def test_an_fp8_recipe_and_an_equal_gain(survey: Survey, plans: tuple[Plan, ...]
     plan = msgspec.structs.replace(plans[0], fp8="te-mxfp8", gain=Gain(3.0, 3.01))
     (verdict,) = verdicts([plan], blocks([survey]))
     assert verdict.sentence.endswith(": train in bf16-mixed+te-mxfp8, 3.0x fp32")
+
+
+def test_a_verdict_without_evidence_names_no_hardware_where_there_are_two(
+    several: tuple[Survey, ...], plans: tuple[Plan, ...]
+) -> None:
+    fallback = msgspec.structs.replace(plans[1], device="cpu")
+    (verdict,) = verdicts([fallback], blocks(several))
+    assert verdict.sentence == "cpu: infer in fp32, the fallback: nothing is known about mps"
+
+
+def test_a_rejection_says_cell_and_status_once(survey: Survey, plans: tuple[Plan, ...]) -> None:
+    blocked = Rejection("fp16-mixed", "op.gelu@fp16-mixed", "error", "op.gelu@fp16-mixed error at forward: KeyError")
+    eligible = Rejection("bf16-true", "", "ok", "eligible, 1.9x; bf16-mixed was faster")
+    plan = msgspec.structs.replace(plans[0], rejected=(blocked, eligible))
+    (verdict,) = verdicts([plan], blocks([survey]))
+    assert [r.line for r in verdict.rejected] == [
+        "op.gelu@fp16-mixed error: at forward: KeyError",
+        "ok: eligible, 1.9x; bf16-mixed was faster",
+    ]
+    assert verdict.sentence.endswith("2.1x to 2.4x fp32; bf16-true works too")
 
 
 def test_a_verdict_names_the_hardware_that_it_rests_on(several: tuple[Survey, ...], plans: tuple[Plan, ...]) -> None:

@@ -246,7 +246,7 @@ def _luminance(color: str) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast_is_wcag_aa(theme: str) -> None:
     style = files(html).joinpath("page.css").read_text(encoding="utf-8")
-    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    light, dark = style.split("@media screen and (prefers-color-scheme: dark)")
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light if theme == "light" else dark))
     pairs = [(name, name.removesuffix("-ink")) for name in colors if name.endswith("-ink")]
     assert len(pairs) == 11

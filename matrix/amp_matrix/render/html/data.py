@@ -35,7 +35,7 @@ def script_data(blocks: Sequence[Block], numbers: dict[tuple[int, str, str, str]
     rows = {(b, r.probe, r.variant): r for b, block in enumerate(blocks) for f in block.families for r in f.rows}
     data = {
         "cells": [_cell(b, rows[b, probe, variant].cells[precision]) for b, probe, variant, precision in numbers],
-        "blocks": [{"title": block.title, "device": plain(block.device)} for block in blocks],
+        "blocks": [{"title": block.title, "environment": environment_rows(block)} for block in blocks],
         "looks": {key(status): {"icon": look.icon, "word": look.word} for status, look in LOOKS.items()},
     }
     return Markup(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES))

@@ -44,11 +44,16 @@
       svg("rect", { class: "bar-limit", x: 75, width: 1, height: 8 }));
   };
 
-  const table = (caption, heads, lines) => h("table", { class: "plain" },
-    h("caption", { class: "vh" }, caption),
-    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...lines.map(([first, ...rest]) =>
-      h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell) => h("td", {}, cell))))));
+  // Columns in which no line says anything are left out.
+  const table = (caption, heads, lines) => {
+    const used = heads.map((_, i) => lines.some((line) => line[i] !== ""));
+    const kept = (cells) => cells.filter((_, i) => used[i]);
+    return h("table", { class: "plain" },
+      h("caption", { class: "vh" }, caption),
+      h("thead", {}, h("tr", {}, ...kept(heads).map((head) => h("th", { scope: "col" }, head)))),
+      h("tbody", {}, ...lines.map(kept).map(([first, ...rest]) =>
+        h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell) => h("td", {}, cell))))));
+  };
 
   const errors = (stages) => {
     const lines = stages.flatMap((stage) => (stage.errors || []).flatMap((e) => [
@@ -75,7 +80,10 @@
       h("div", { class: "wide" },
         stages.length ? table("Stages", ["Stage", "Status", "Time", "dtypes", "Numbers", "Why"], stages.map(stageLine)) : "",
         errors(stages)),
-      ...(cell.notes || []).map((note) => h("p", { class: "quiet" }, "Note: " + note)));
+      ...(cell.notes || []).map((note) => h("p", { class: "quiet" }, "Note: " + note)),
+      h("details", { class: "environment" }, h("summary", {}, "Environment"),
+        h("dl", {}, ...data.blocks[cell.b].environment.map(([group, field, value]) =>
+          h("div", {}, h("dt", {}, field + " ", h("span", { class: "quiet" }, group)), h("dd", {}, value))))));
   };
 
   let open = null;
