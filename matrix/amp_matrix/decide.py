@@ -117,15 +117,8 @@ def _look(question: _Question, precision: Precision) -> _Candidate:
         return _Candidate(precision, stop, None, None)
     timing = essential.speed(task, name)
     untimed = essential.blocker(question.known, timing, task, now, others=question.others)
-    gain = None if untimed else _gain(question.known[timing.cell])
+    gain = None if untimed else essential.gain(question.known[timing.cell].cell)
     return _Candidate(precision, None, gain, untimed)
-
-
-def _gain(fact: Known) -> Gain | None:
-    """The interval of a speed cell; None where it is not two finite, ordered, positive numbers."""
-    numbers = next((s.numbers for s in fact.cell.outcome.stages if s.name == "time"), {})
-    low, high = numbers.get("gain_low", math.nan), numbers.get("gain_high", math.nan)
-    return Gain(low, high) if 0 < low <= high < math.inf else None
 
 
 def _pick(candidates: Sequence[_Candidate], prefer: Prefer) -> _Candidate:

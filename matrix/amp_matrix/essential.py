@@ -5,6 +5,7 @@ The list is data. Each probe stands with its revision; evidence of another revis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import msgspec
 
 from amp_matrix import precision as precisions
 from amp_matrix.environment import applies, differences
-from amp_matrix.plan import Task
+from amp_matrix.plan import Gain, Task
 from amp_matrix.survey import Cell, Environment, Outcome, Status, Survey, Tier, cell_id, conclude
 
 if TYPE_CHECKING:
@@ -102,13 +103,18 @@ def speed(task: Task, precision: str) -> Essential:
 
 def tier(cell: str) -> Tier:
     """`essential` where a cell's id stands in the list of any task at its precision, else `stress`."""
-    return "essential" if cell in _essential_ids() else "stress"
+    return "essential" if cell in _revisions() else "stress"
+
+
+def revision(cell: str) -> int:
+    """The revision that counts of a cell in the list, else 0: any."""
+    return _revisions().get(cell, 0)
 
 
 @cache
-def _essential_ids() -> frozenset[str]:
+def _revisions() -> dict[str, int]:
     # "train" asks for everything that "infer" asks for
-    return frozenset(e.cell for precision in precisions.COMPUTES for e in cells("train", precision))
+    return {e.cell: e.revision for precision in precisions.COMPUTES for e in cells("train", precision)}
 
 
 def required(task: Task, precision: str, needs: Sequence[str] = ()) -> tuple[Essential, ...]:
@@ -116,7 +122,7 @@ def required(task: Task, precision: str, needs: Sequence[str] = ()) -> tuple[Ess
     own = cells(task, precision)
     known = {e.cell for e in own}
     asked = dict.fromkeys(f"{need}@{precision}" for need in needs)
-    return own + tuple(Essential(cell, 0) for cell in asked if cell not in known)
+    return own + tuple(Essential(cell, revision(cell)) for cell in asked if cell not in known)
 
 
 def first_blocker(
@@ -164,6 +170,13 @@ def counted(cell: Cell, task: Task) -> Outcome:
     stages = cell.outcome.stages
     last = max((i for i, stage in enumerate(stages) if stage.name == "infer"), default=None)
     return cell.outcome if task == "train" or last is None else conclude(stages[: last + 1])
+
+
+def gain(cell: Cell) -> Gain | None:
+    """The interval that a speed cell measured; None where it is not two finite, ordered, positive numbers."""
+    numbers = next((s.numbers for s in cell.outcome.stages if s.name == "time"), {})
+    low, high = numbers.get("gain_low", math.nan), numbers.get("gain_high", math.nan)
+    return Gain(low, high) if 0 < low <= high < math.inf else None
 
 
 def said(outcome: Outcome) -> str:
