@@ -16,8 +16,10 @@ _READ = 4000
 """No more of a text is looked at; an exception may quote megabytes."""
 _HIDDEN = "…"
 _NOBODY = frozenset(
-    "root user admin administrator nobody ubuntu debian runner runneradmin codespace jovyan vscode sandbox builder"
-    " localhost home users".split()
+    [
+        *("root", "user", "users", "home", "admin", "administrator", "nobody", "ubuntu", "debian", "localhost"),
+        *("runner", "runneradmin", "codespace", "jovyan", "vscode", "sandbox", "builder"),
+    ]
 )
 """Names that many machines share: they tell nothing, and a text may mean them as words (a square root)."""
 
