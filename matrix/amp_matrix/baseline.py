@@ -71,8 +71,11 @@ def _wrong(text: str) -> str:
         return f"{shown(text)} names no kind of device; write cpu/op.softmax@bf16-mixed"
     if kind not in KINDS:
         return f"unknown kind of device {shown(kind)}; {nearest(kind[:60], KINDS)}"
+    return "" if _is_cell(cell) else f"{shown(cell)} is not a cell id; write probe[variant]@precision"
+
+
+def _is_cell(text: str) -> bool:
     try:
-        cell_id.parse(cell)
+        return cell_id.parse(text).device == ""
     except ValueError:
-        return f"{shown(cell)} is not a cell id; write probe[variant]@precision"
-    return ""
+        return False

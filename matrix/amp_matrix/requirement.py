@@ -22,7 +22,7 @@ NAMES = ("torch", "macos", "python")
 """What a marker may ask the version of."""
 
 _TRIPLE = re.compile(r"(?P<device>[^:\s@]+(?::\d+)?)\s*:\s*(?P<precision>[^:\s@]+)\s*:\s*(?P<task>[^:\s@]+)")
-_FLOOR = re.compile(r"(?P<cell>\S+)\s*(?P<op>[<>=!~]+)\s*(?P<floor>\S+)")
+_FLOOR = re.compile(r"(?P<cell>[^\s<>=!~]+)\s*(?P<op>[<>=!~]+)\s*(?P<floor>\S+)")
 _CONDITION = re.compile(r"(?P<name>\w+)\s*(?P<op>[<>=!~]+)\s*(?P<quote>['\"])(?P<version>[^'\"]*)(?P=quote)")
 _FORMS = "DEVICE: PRECISION: TASK, a cell's id, or a speed cell's id >= NUMBER"
 
@@ -167,10 +167,9 @@ class _Reader:
             self._fault(f"{probe} measures no speed; only speed.* cells take a number")
         if match["op"] != ">=":
             self._fault(f"unknown comparison {match['op']!r}; write >=")
-        floor = self._try(float, match["floor"])
-        if floor is not None and not 0 < floor < math.inf:
-            self._fault(f"{match['floor']} is no gain; write a number above 0, like 1.5")
-        return floor or 0.0
+        if not 0 < (floor := _number(match["floor"])) < math.inf:
+            self._fault(f"{match['floor']!r} is no gain; write a number above 0, like 1.5")
+        return floor
 
     def _marker(self, text: str) -> Marker:
         """Conditions joined by `and` and `or`, of which `and` binds tighter."""
@@ -190,6 +189,14 @@ class _Reader:
         except InvalidSpecifier:
             self._fault(f"{match['op']} {match['version']!r} is no comparison with a version")
             return None
+
+
+def _number(text: str) -> float:
+    """A number; NaN for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _hint(word: str, known: tuple[str, ...]) -> str:
