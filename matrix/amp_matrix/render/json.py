@@ -16,7 +16,8 @@ from amp_matrix.survey import Survey
 def render(surveys: Iterable[Survey], plans: Iterable[Plan]) -> bytes:
     """The report as UTF-8 JSON with a newline at the end. Non-finite numbers are "nan", "inf" and "-inf"."""
     written = b",\n".join(codec.encode(survey).strip() for survey in surveys)
-    chosen = msgspec.json.encode([_finite(msgspec.to_builtins(plan)) for plan in plans], order="sorted")
+    values = [_finite(msgspec.to_builtins(plan, enc_hook=float)) for plan in plans]  # float: a Real from a document
+    chosen = msgspec.json.encode(values, order="sorted")
     return b'{"format":1,"kind":"report","plans":%b,"surveys":[%b]}\n' % (chosen, written)
 
 

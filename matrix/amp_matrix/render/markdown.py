@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from amp_matrix.plan import Plan
 from amp_matrix.render.grid import Block, Row, blocks
-from amp_matrix.render.verdict import Verdict, measured, verdicts
+from amp_matrix.render.verdict import Verdict, alike, measured, number_of_cells, verdicts
 from amp_matrix.render.words import LOOKS, counts, gain, plain, present, worst_error
 from amp_matrix.survey import Cell, Status, Survey
 
@@ -46,8 +46,11 @@ def _lines(grid: tuple[Block, ...], said: tuple[Verdict, ...]) -> Iterator[str]:
     yield "# amp-probe"
     yield ""
     for verdict in said:
-        yield from _verdict(verdict)
+        yield f"**{_text(verdict.sentence)}**"
+        yield ""
     yield _text(measured(grid), limit=4000) if grid else "Nothing has been measured."
+    for verdict in said:
+        yield from _why(verdict)
     for block in grid:
         yield ""
         yield f"## {_text(block.title)}"
@@ -59,15 +62,17 @@ def _lines(grid: tuple[Block, ...], said: tuple[Verdict, ...]) -> Iterator[str]:
         yield " · ".join(f"{LOOKS[s].icon} {LOOKS[s].word}: {LOOKS[s].meaning}" for s in present(cells))
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield f"**{_text(verdict.sentence)}**"
-    yield ""
+def _why(verdict: Verdict) -> Iterator[str]:
+    if verdict.reason or verdict.rejected or verdict.caveats:
+        yield ""
+        yield f"### {_text(verdict.title)}, to {_text(verdict.task)}"
+        yield ""
     if verdict.reason:
         yield _text(verdict.reason)
         yield ""
     if verdict.rejected:
-        yield from _table(f"Not chosen to {verdict.task}", "Cell", "Status", "Why")
-        for r in verdict.rejected:
+        yield from _table("Not chosen", "Cell", "Status", "Why")
+        for r in alike(verdict.rejected):
             yield _row(_text(r.precision), _code(r.cell), _text(r.status), _text(r.reason))
         yield ""
     if verdict.caveats:
@@ -77,7 +82,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def _block(block: Block) -> Iterator[str]:
-    yield f"{len(block.cells)} cells: {counts(block.cells)}."
+    yield f"{number_of_cells(len(block.cells))}: {counts(block.cells)}."
     for uniform in block.uniform:
         reason = f": {_text(uniform.reason)}" if uniform.reason else ""
         yield f"{_text(uniform.precision)}: {LOOKS[uniform.status].word} in all {uniform.count} cells{reason}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from amp_matrix.plan import Plan
 from amp_matrix.render.grid import Block, Family, Row, blocks
-from amp_matrix.render.verdict import Verdict, measured, verdicts
+from amp_matrix.render.verdict import Verdict, alike, measured, number_of_cells, verdicts
 from amp_matrix.render.words import LOOKS, counts, gain, plain, present
 from amp_matrix.survey import Cell, Status, Survey
 
@@ -58,9 +59,11 @@ def _lines(page: Page, width: int, ascii_only: bool) -> Iterator[Text]:
     if not page.blocks:
         yield Text("Nothing has been measured.")
     for verdict in page.verdicts:
-        yield from _verdict(verdict)
+        yield Text(verdict.sentence, style="bold")
     if page.blocks:
         yield Text(measured(page.blocks), style="dim")
+    for title, same in groupby(page.verdicts, key=lambda v: (v.title, v.reason, v.rejected, v.caveats)):
+        yield from _why(title[0], list(same))
     for block in page.blocks:
         yield Text()
         yield from _block(block, width, ascii_only)
@@ -70,11 +73,16 @@ def _lines(page: Page, width: int, ascii_only: bool) -> Iterator[Text]:
         yield from _legend(cells, ascii_only)
 
 
-def _verdict(verdict: Verdict) -> Iterator[Text]:
-    yield Text(verdict.sentence, style="bold")
+def _why(title: str, verdicts: Sequence[Verdict]) -> Iterator[Text]:
+    """Why the plans of one device for some tasks, all with the same reasons, are what they are."""
+    verdict = verdicts[0]
+    if not (verdict.reason or verdict.rejected or verdict.caveats):
+        return
+    yield Text()
+    yield Text(f"{title}, to {' or '.join(v.task for v in verdicts)}")
     if verdict.reason:
         yield Text(f"  {verdict.reason}")
-    for found in verdict.rejected:
+    for found in alike(verdict.rejected):
         yield Text("  not ").append(found.precision, style="bold").append(f": {found.line}")
     if verdict.caveats:
         shown, more = verdict.caveats[:5], len(verdict.caveats) - 5
@@ -83,7 +91,7 @@ def _verdict(verdict: Verdict) -> Iterator[Text]:
 
 def _block(block: Block, width: int, ascii_only: bool) -> Iterator[Text]:
     yield Text(block.title, style="bold")
-    yield Text(f"  {len(block.cells)} cells: {counts(block.cells)}")
+    yield Text(f"  {number_of_cells(len(block.cells))}: {counts(block.cells)}")
     for uniform in block.uniform:
         word = LOOKS[uniform.status].word
         reason = f": {uniform.reason}" if uniform.reason else ""

@@ -33,8 +33,9 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A plan as people read it. `sentence` names device, hardware, task and precision."""
+    """A plan as people read it. `sentence` names device, hardware (both in `title`), task and precision."""
 
+    title: str
     sentence: str
     reason: str
     task: str
@@ -43,19 +44,30 @@ class Verdict:
 
 
 def verdicts(plans: Iterable[Plan], blocks: Sequence[Block]) -> tuple[Verdict, ...]:
-    """One verdict a plan, in the order given."""
-    return tuple(_verdict(plan, _title(plan, blocks)) for plan in plans)
+    """One verdict a plan, in the order given; plans that read the same are said once."""
+    return tuple(dict.fromkeys(_verdict(plan, _title(plan, blocks)) for plan in plans))
 
 
 def measured(blocks: Sequence[Block]) -> str:
     """`Measured: cpu (...), 812 cells, 2026-12-01. Not measured: cuda, mps, xpu.`"""
     counted = [(block, sum(_was_measured(cell) for cell in block.cells)) for block in blocks]
-    seen = [f"{block.title}, {_cells(n)}, {plain(block.started)[:10]}" for block, n in counted if n]
+    seen = [f"{block.title}, {number_of_cells(n)}, {plain(block.started)[:10]}" for block, n in counted if n]
     kinds = {kind(block) for block, n in counted if n}
     missing = ", ".join(k for k in KINDS if k not in kinds)
     more = [f"and {len(seen) - SHOWN} more"] if len(seen) > SHOWN else []
     first = f"Measured: {'; '.join(seen[:SHOWN] + more)}." if seen else "Measured: nothing."
     return f"{first} Not measured: {missing}." if missing else first
+
+
+def alike(rejected: Iterable[Rejected]) -> list[Rejected]:
+    """Rejections with those joined that differ in the precision alone: `tf32, bf16-mixed`, and a cell without it."""
+    groups: dict[tuple[str, str, str], list[Rejected]] = {}
+    for r in rejected:
+        groups.setdefault((r.cell.partition("@")[0], r.status, r.reason), []).append(r)
+    return [
+        same[0] if len(same) == 1 else Rejected(", ".join(r.precision for r in same), *group)
+        for group, same in groups.items()
+    ]
 
 
 def kind(block: Block) -> str:
@@ -71,6 +83,7 @@ def _verdict(plan: Plan, title: str) -> Verdict:
     rejected = tuple(map(_rejected, plan.rejected))
     why = f", the fallback{f': {reason}' if reason else ''}" if fallback else _gain(plan.gain)
     return Verdict(
+        title=title,
         sentence=f"{head}{why}{_also(rejected)}",
         reason="" if fallback else reason,
         task=plain(plan.task),
@@ -114,5 +127,6 @@ def _was_measured(cell: Cell) -> bool:
     return cell.evidence == "measured" and cell.outcome.status is not Status.NOT_RUN
 
 
-def _cells(count: int) -> str:
+def number_of_cells(count: int) -> str:
+    """`1 cell`, `812 cells`."""
     return "1 cell" if count == 1 else f"{count} cells"

@@ -94,6 +94,11 @@ def test_a_verdict_without_evidence_names_no_hardware_where_there_are_two(
     assert verdict.sentence == "cpu: infer in fp32, the fallback: nothing is known about mps"
 
 
+def test_plans_that_read_the_same_are_said_once(several: tuple[Survey, ...], plans: tuple[Plan, ...]) -> None:
+    older = msgspec.structs.replace(plans[1], prefer="speed")
+    assert len(verdicts([plans[1], older, plans[0]], blocks(several))) == 2
+
+
 def test_a_rejection_says_cell_and_status_once(survey: Survey, plans: tuple[Plan, ...]) -> None:
     blocked = Rejection("fp16-mixed", "op.gelu@fp16-mixed", "error", "op.gelu@fp16-mixed error at forward: KeyError")
     eligible = Rejection("bf16-true", "", "ok", "eligible, 1.9x; bf16-mixed was faster")

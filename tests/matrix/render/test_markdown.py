@@ -14,7 +14,23 @@ from amp_matrix.plan import Plan
 from amp_matrix.render import markdown
 from amp_matrix.survey import Survey
 
-TAGS = {"h1", "h2", "p", "strong", "em", "code", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+TAGS = {
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "strong",
+    "em",
+    "code",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "details",
+    "summary",
+}
 
 
 class Outline(HTMLParser):

@@ -7,11 +7,12 @@ import re
 import time
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from amp_matrix.plan import Plan
+from amp_matrix.plan import Plan, Rejection
 from amp_matrix.render import terminal
 from amp_matrix.survey import Survey
 
@@ -28,7 +29,18 @@ def show(surveys: Iterable[Survey], plans: Iterable[Plan] = (), width: int = 80,
 def test_the_verdict_is_the_first_line_and_rejections_follow(survey: Survey, plans: tuple[Plan, ...]) -> None:
     lines = show([survey], plans).splitlines()
     assert lines[0] == "cpu (Intel Xeon, AVX512, torch 2.13.0): train in bf16-mixed, 2.1x to 2.4x fp32"
-    assert "  not fp16-mixed: op.softmax@fp16-mixed nonfinite: NaN in 3 of 64 outputs" in lines[:4]
+    assert lines[1] == "mps: infer in fp32, the fallback: nothing is known about mps"
+    rejection = lines.index("  not fp16-mixed: op.softmax@fp16-mixed nonfinite: NaN in 3 of 64 outputs")
+    assert rejection < next(i for i, line in enumerate(lines) if line.startswith("  softmax"))
+
+
+def test_rejections_alike_are_one_line_for_all_tasks(survey: Survey, plans: tuple[Plan, ...]) -> None:
+    unknown = [Rejection(p, f"copy.roundtrip@{p}", "unknown", "never measured") for p in ("tf32", "bf16-true")]
+    plan = msgspec.structs.replace(plans[1], device="cpu", rejected=tuple(unknown))
+    text = show([survey], [plan, msgspec.structs.replace(plan, task="train")])
+    assert text.count("not tf32") == 1
+    assert "\ncpu (Intel Xeon, AVX512, torch 2.13.0), to infer or train\n" in text
+    assert "\n  not tf32, bf16-true: copy.roundtrip unknown: never measured\n" in text
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -50,7 +50,7 @@ def environment_rows(block: Block) -> list[tuple[str, str, str]]:
 
 def _cell(block: int, known: Known) -> dict[str, Any]:
     cell = known.cell
-    outcome = _clean(msgspec.to_builtins(cell.outcome))
+    outcome = _clean(msgspec.to_builtins(cell.outcome, enc_hook=float))  # enc_hook: a Real read from a document
     return {
         "b": block,
         "id": plain(cell.id),

@@ -16,7 +16,7 @@ from amp_matrix.matrix import Known
 from amp_matrix.plan import Plan
 from amp_matrix.render.grid import Block, blocks
 from amp_matrix.render.html.data import environment_rows, numbered, script_data
-from amp_matrix.render.verdict import measured, verdicts
+from amp_matrix.render.verdict import measured, number_of_cells, verdicts
 from amp_matrix.render.words import LOOKS, counts, gain, key, plain, present, seconds, worst_error
 from amp_matrix.survey import SEVERITY, Cell, Status, Survey
 
@@ -87,7 +87,7 @@ def _block(number: int, block: Block, numbers: dict[tuple[int, str, str, str], i
     return {
         "title": block.title,
         "counts": counts(block.cells),
-        "total": len(block.cells),
+        "total": number_of_cells(len(block.cells)),
         "uniform": [(plain(u.precision), LOOKS[u.status].word, u.count, u.reason) for u in block.uniform],
         "columns": [plain(precision) for precision in block.columns],
         "environment": environment_rows(block),
