@@ -24,6 +24,7 @@ _COPIES = (
     "aten::empty_strided",
     "aten::_copy_from",
 )
+_DRAWS = ("aten::bernoulli", "aten::bernoulli_", "aten::native_dropout", "aten::rand", "aten::randn", "aten::rand_like")
 _EXACT_MUTATIONS = {"aten::copy_", "aten::zero_", "aten::fill_", "aten::masked_fill_", "aten::detach_"}
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::convolution_backward")
 
@@ -49,7 +50,10 @@ class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._schema.name
-        if not any(_rounded(x) for x in _tensors(out)) or name in _COPIES or _random(func):
+        if not any(_rounded(x) for x in _tensors(out)) or name in _COPIES or name in _DRAWS:
+            return out
+        if torch.Tag.nondeterministic_seeded in func.tags and fused.form(name) is None:
+            self.kept.add(name)
             return out
         if func._schema.is_mutable:
             self.kept |= {name} - _EXACT_MUTATIONS
@@ -128,10 +132,6 @@ def _merge(out: Any, exact: Any) -> Any:
 
 def _tensors(out: Any) -> list[Any]:
     return list(out) if isinstance(out, (tuple, list)) else [out]
-
-
-def _random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _rounded(x: Any) -> bool:

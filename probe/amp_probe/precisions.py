@@ -84,16 +84,23 @@ def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _allow_tf32() -> Iterator[None]:
-    """TF32 for products and convolutions, by the flags of this torch: one name before 2.9, another since."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    flags: tuple[tuple[Any, str, Any], ...] = ((matmul, "allow_tf32", True), (cudnn, "allow_tf32", True))
-    if hasattr(matmul, "fp32_precision"):
-        flags = ((matmul, "fp32_precision", "tf32"), (getattr(cudnn, "conv"), "fp32_precision", "tf32"))  # noqa: B009
-    before = [getattr(owner, flag) for owner, flag, _ in flags]
+    """TF32 for products and convolutions.
+
+    By the flags that every torch has: after a use of the newer `fp32_precision`, reading these raises.
+    """
+    owners: tuple[Any, Any] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.9 advises the newer names
+        before = [owner.allow_tf32 for owner in owners]
     try:
-        for owner, flag, value in flags:
-            setattr(owner, flag, value)
+        _set_tf32(owners, (True, True))
         yield
     finally:
-        for (owner, flag, _), value in zip(flags, before, strict=True):
-            setattr(owner, flag, value)
+        _set_tf32(owners, before)
+
+
+def _set_tf32(owners: Iterable[Any], values: Iterable[bool]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for owner, value in zip(owners, values, strict=True):
+            owner.allow_tf32 = value
