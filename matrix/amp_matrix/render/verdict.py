@@ -95,7 +95,7 @@ def _verdict(plan: Plan, title: str) -> Verdict:
 def _rejected(rejection: Rejection) -> Rejected:
     """A rejection whose reason does not say the cell and the status again."""
     cell, status, reason = plain(rejection.cell), plain(rejection.status), plain(rejection.reason)
-    for said in filter(None, (cell, status)):
+    for said in filter(None, (cell, f"is {status}", status)):
         reason = reason.removeprefix(said).lstrip(" :")
     return Rejected(plain(rejection.precision), cell, status, reason)
 

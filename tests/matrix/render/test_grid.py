@@ -100,12 +100,12 @@ def test_plans_that_read_the_same_are_said_once(several: tuple[Survey, ...], pla
 
 
 def test_a_rejection_says_cell_and_status_once(survey: Survey, plans: tuple[Plan, ...]) -> None:
-    blocked = Rejection("fp16-mixed", "op.gelu@fp16-mixed", "error", "op.gelu@fp16-mixed error at forward: KeyError")
+    blocked = Rejection("fp16-mixed", "op.gelu@fp16-mixed", "error", "op.gelu@fp16-mixed is error in forward: KeyError")
     eligible = Rejection("bf16-true", "", "ok", "eligible, 1.9x; bf16-mixed was faster")
     plan = msgspec.structs.replace(plans[0], rejected=(blocked, eligible))
     (verdict,) = verdicts([plan], blocks([survey]))
     assert [r.line for r in verdict.rejected] == [
-        "op.gelu@fp16-mixed error: at forward: KeyError",
+        "op.gelu@fp16-mixed error: in forward: KeyError",
         "ok: eligible, 1.9x; bf16-mixed was faster",
     ]
     assert verdict.sentence.endswith("2.1x to 2.4x fp32; bf16-true works too")

@@ -16,7 +16,7 @@ from amp_matrix.matrix import Known
 from amp_matrix.plan import Plan
 from amp_matrix.render.grid import Block, blocks
 from amp_matrix.render.html.data import environment_rows, numbered, script_data
-from amp_matrix.render.verdict import measured, number_of_cells, verdicts
+from amp_matrix.render.verdict import alike, measured, number_of_cells, verdicts
 from amp_matrix.render.words import LOOKS, counts, gain, key, plain, present, seconds, worst_error
 from amp_matrix.survey import SEVERITY, Cell, Status, Survey
 
@@ -79,7 +79,7 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
-    environment.filters.update(plain=plain, seconds=seconds)
+    environment.filters.update(alike=alike, plain=plain, seconds=seconds)
     return environment.from_string(_asset("page.html.j2"))
 
 
