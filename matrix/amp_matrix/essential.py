@@ -195,7 +195,8 @@ def _doubt(fact: Known, wanted: Essential, now: Environment) -> str:
     if wanted.revision not in (0, cell.revision):
         older = f"revision {cell.revision} of its probe, and revision {wanted.revision} counts"
         return f"was measured by {older}; {_how(wanted.cell, now)}"
-    if changed := differences(fact.environment.identity, now.identity):
+    if fact.environment.identity != now.identity:
+        changed = differences(fact.environment.identity, now.identity)
         return f"was measured, but {_few(changed)}; {_how(wanted.cell, now)}"
     if changed := _rescoped(fact, wanted, now):
         return f"was measured under other settings: {_few(changed)}; set them as they were then"
@@ -204,6 +205,8 @@ def _doubt(fact: Known, wanted: Essential, now: Environment) -> str:
 
 def _rescoped(fact: Known, wanted: Essential, now: Environment) -> tuple[str, ...]:
     """The scoped fields that differ and can change this cell's precision."""
+    if fact.environment.scoped == now.scoped:
+        return ()
     precision = precisions.parse(wanted.cell.rpartition("@")[2])
     then, here = (
         {f: v for f, v in sorted(scoped.items()) if applies(f, precision)}
