@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+from typing import NamedTuple
 
 import torch
 
@@ -23,6 +24,14 @@ _REDUCTIONS = (
 )
 
 
+class Build(NamedTuple):
+    """The libraries that torch was built for or has loaded; "" where it has none."""
+
+    cuda: str
+    hip: str
+    cudnn: str
+
+
 def read(index: int, may_initialize: bool = False) -> Environment:
     """The fields of `cuda:<index>`; CaptureError where it cannot be named for certain."""
     if not torch.version.cuda and not torch.version.hip:
@@ -31,17 +40,13 @@ def read(index: int, may_initialize: bool = False) -> Environment:
     if not gpu.name or not gpu.multiprocessors:
         raise CaptureError("the driver does not tell the GPU's name or size; call torch.cuda.init() first")
     driver = _driver()
+    build = Build(
+        cuda=torch.version.cuda or "",
+        hip=torch.version.hip or "",
+        cudnn=str(torch.backends.cudnn.version() or ""),  # type: ignore[no-untyped-call]
+    )
     return Environment(
-        identity={
-            "name": gpu.name,
-            "capability": gpu.capability,
-            "multiprocessors": str(gpu.multiprocessors),
-            "cuda": torch.version.cuda or "",
-            "hip": torch.version.hip or "",
-            "gcn_arch": _gcn_arch(index),
-            "cudnn": str(torch.backends.cudnn.version() or ""),  # type: ignore[no-untyped-call]
-            "driver": driver.partition(".")[0],
-        },
+        identity=identify(gpu, driver, build) | {"gcn_arch": _gcn_arch(index)},
         scoped=_flags(),
         recorded={
             "driver_patch": driver,
@@ -52,6 +57,19 @@ def read(index: int, may_initialize: bool = False) -> Environment:
             "cudnn_deterministic": flag(lambda: torch.backends.cudnn.deterministic),
         },
     )
+
+
+def identify(gpu: Gpu, driver: str, build: Build) -> dict[str, str]:
+    """The identity's fields of a GPU or MIG slice under a driver (`550.54.15`, of which the branch counts)."""
+    return {
+        "name": gpu.name,
+        "capability": gpu.capability,
+        "multiprocessors": str(gpu.multiprocessors),
+        "cuda": build.cuda,
+        "hip": build.hip,
+        "cudnn": build.cudnn,
+        "driver": driver.partition(".")[0],
+    }
 
 
 def _gpu(index: int, may_initialize: bool) -> Gpu:

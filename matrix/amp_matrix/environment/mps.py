@@ -21,13 +21,14 @@ def read(index: int, may_initialize: bool = False) -> Environment:
     if not model or not macos:
         raise CaptureError(f"{platform.system()} says neither the chip nor the version of macOS")
     return Environment(
-        identity={
-            "chip": chip(model),
-            "macos": ".".join(macos.split(".")[:2]),
-            **{name: variable(name) for name in _VARIABLES},
-        },
+        identity=identify(model, macos) | {name: variable(name) for name in _VARIABLES},
         recorded={"macos_patch": macos, "model": model, "cores": flag(_cores)},
     )
+
+
+def identify(model: str, macos: str) -> dict[str, str]:
+    """The identity's fields of a Mac, by its processor's name and macOS' version; a patch of macOS does not count."""
+    return {"chip": chip(model), "macos": ".".join(macos.split(".")[:2])}
 
 
 def chip(model: str) -> str:

@@ -13,7 +13,7 @@ def canary(device: torch.device) -> str:
     """What is wrong with the device, as one sentence, or "" where it gives every known value exactly.
 
     A float32 matmul, an elementwise op and a sum over small integers, copied back and compared. The values are
-    integers from 1 to 300, exact in any order of adding, and none is zero.
+    integers from 1 to 1144, exact in any order of adding, and none is zero.
     """
     try:
         return _wrong(device)
@@ -36,10 +36,10 @@ def _wrong(device: torch.device) -> str:
 
 
 def _operands() -> tuple[list[list[float]], list[list[float]]]:
-    """Two square matrices of integers from 1 to 7, no row or column alike."""
+    """Two square matrices of integers from 1 to 13, no two rows or columns of one alike."""
     span = range(_SIZE)
-    left = [[float((3 * i + 5 * j + i * j) % 7 + 1) for j in span] for i in span]
-    right = [[float((2 * i + j + i * i) % 5 + 1) for j in span] for i in span]
+    left = [[float((3 * i + 5 * j + i * j) % 11 + 1) for j in span] for i in span]
+    right = [[float((2 * i + 3 * j + 2 * i * j) % 13 + 1) for j in span] for i in span]
     return left, right
 
 
