@@ -15,6 +15,8 @@ else:
     class Real(float):
         """A float that a document writes as a number, or as "nan", "inf" or "-inf"."""
 
+        __slots__ = ()
+
 
 class Status(str, Enum):
     """How a cell, or one of its stages, came out. A closed set."""
@@ -46,14 +48,14 @@ def worst(statuses: Iterable[Status]) -> Status:
     return min(statuses, key=SEVERITY.index, default=Status.NOT_RUN)
 
 
-class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Raised(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """An exception as a probe saw it: the type's name and its text, without paths, one line."""
 
     type: str
     text: str = ""
 
 
-class TensorError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TensorError(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """How far one tensor lies from the float64 reference, in eps of the precision (NUMERICS: n whole, s by slice)."""
 
     name: str
@@ -64,7 +66,7 @@ class TensorError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     s_limit: Real = 0.0
 
 
-class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Stage(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """One step inside a probe. `code` is the reason as a word for programs, `reason` as a line for people."""
 
     name: str
@@ -79,7 +81,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     curves: dict[str, tuple[Real, ...]] = {}
 
 
-class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What happened in a cell. `status` is the worst of its stages'; `stage` names the stage that gave it."""
 
     status: Status | None
@@ -98,7 +100,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise ValueError(f"status is {self.status}, but no stage gave it")
 
 
-class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Cell(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """A probe, a variant and a precision on one device, with its outcome. `revision` is the probe's."""
 
     probe: str
@@ -119,7 +121,7 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return cell_id(self.probe, self.variant, self.precision)
 
 
-class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Environment(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What decides whether a result still holds. Values are plain strings; host, user and paths never stand here.
 
     `identity` must be equal or the evidence does not count; `scoped` is compared for the precisions that a field can
