@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from amp_matrix.environment import SCOPED, CaptureError, applies, capture, differences, identity_key
 from amp_matrix.environment import cpu as cpu_facts
-from amp_matrix.environment.common import flag, variable
+from amp_matrix.environment import cuda as cuda_facts
+from amp_matrix.environment.common import flag, float32_flags, variable
 from amp_matrix.precision import COMPUTES, Precision
 from amp_matrix.survey import Environment
 
@@ -113,20 +114,17 @@ def test_the_float32_flags_are_scoped_and_the_thread_count_is_only_recorded() ->
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9 has one float32 setting only")
 def test_contradicting_float32_settings_are_said_and_not_raised() -> None:
+    """In a child: the settings are global, and no call takes the contradiction back."""
     code = """
 import torch
-from amp_matrix.environment import capture
-torch.backends.cuda.matmul.fp32_precision = "tf32"
-torch.backends.cudnn.conv.fp32_precision = "ieee"
+from amp_matrix.environment.common import float32_flags
 torch.set_float32_matmul_precision("highest")
-torch.backends.fp32_precision = "tf32"
-found = capture("cpu").scoped
-print(found["cudnn.conv.fp32_precision"], found["float32_matmul_precision"])
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+found = float32_flags("cuda")
+print(found["float32_matmul_precision"], found["cuda.matmul.fp32_precision"])
 """
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    conv, matmul = child.stdout.split()
-    assert conv == "ieee"
-    assert matmul in ("highest", "mixed")
+    assert child.stdout.split() == ["mixed", "tf32"]
 
 
 def test_no_value_names_the_machine_the_user_or_a_folder() -> None:
@@ -174,7 +172,7 @@ def test_a_device_that_is_not_here_is_said_in_one_line() -> None:
     ]
     for device, may_be_here in absent:
         if not may_be_here:
-            with pytest.raises(CaptureError, match=r"CUDA|macOS|XPU"):
+            with pytest.raises(CaptureError, match=r"CUDA|MPS|XPU"):
                 capture(device)
 
 
@@ -253,6 +251,9 @@ def test_a_scoped_field_counts_only_where_it_can_change_results(
 
 def test_every_scoped_field_that_is_captured_has_a_scope() -> None:
     assert set(capture("cpu").scoped) <= set(SCOPED)
+    for kind in ("cpu", "cuda", "mps", "xpu"):
+        assert set(float32_flags(kind)) <= set(SCOPED)
+    assert set(cuda_facts._flags()) <= set(SCOPED)
 
 
 def test_every_scope_is_of_a_precision_that_exists() -> None:

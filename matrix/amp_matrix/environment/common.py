@@ -16,6 +16,12 @@ import torch
 from amp_matrix.survey import Environment
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+_FLOAT32_PLACES = {
+    "cpu": ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+    "cuda": ("cuda.matmul", "cudnn.conv", "cudnn.rnn"),
+    "mps": (),
+    "xpu": ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+}
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,39}")
 
 
@@ -29,7 +35,7 @@ def read(kind: str, index: int) -> Environment:
             "architecture": architecture(),
             "os": platform.system(),
         },
-        scoped=float32_flags() | {name: version(name) for name in ("transformer_engine", "torchao")},
+        scoped=float32_flags(kind) | {name: version(name) for name in ("transformer_engine", "torchao")},
         recorded={**_system(), "index": str(index), "threads": str(torch.get_num_threads())},
     )
 
@@ -40,13 +46,13 @@ def architecture() -> str:
     return _ARCHITECTURES.get(machine, machine)
 
 
-def float32_flags() -> dict[str, str]:
-    """Flags that let float32 matmuls and convolutions run in a narrower format; most are new in torch 2.9."""
+def float32_flags(kind: str) -> dict[str, str]:
+    """Flags that let a kind of device multiply float32 in a narrower format; most are new in torch 2.9."""
     flags = {"float32_matmul_precision": flag(torch.get_float32_matmul_precision)}
-    for place in ("", "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"):
+    for place in ("", *_FLOAT32_PLACES[kind]):
         path = ".".join(filter(None, ("backends", place, "fp32_precision")))
         flags[path.removeprefix("backends.")] = flag(functools.partial(operator.attrgetter(path), torch))
-    if not flags["cudnn.conv.fp32_precision"]:
+    if flags.get("cudnn.conv.fp32_precision") == "":
         flags["cudnn.allow_tf32"] = flag(lambda: torch.backends.cudnn.allow_tf32)
     return flags
 

@@ -18,8 +18,10 @@ _VARIABLES = ("PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_FAST_MATH", "PYTORCH_M
 def read(index: int, may_initialize: bool = False) -> Environment:
     """The fields of the Mac's one GPU; CaptureError off the Mac."""
     model, macos = sysctl("machdep.cpu.brand_string"), macos_version()
+    if platform.system() != "Darwin":
+        raise CaptureError(f"not a Mac: {platform.system()} has no MPS")
     if not model or not macos:
-        raise CaptureError(f"{platform.system()} says neither the chip nor the version of macOS")
+        raise CaptureError("macOS does not tell its version or the chip's name")
     return Environment(
         identity=identify(model, macos) | {name: variable(name) for name in _VARIABLES},
         recorded={"macos_patch": macos, "model": model, "cores": flag(_cores)},
