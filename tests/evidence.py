@@ -58,7 +58,7 @@ def working(gains: Mapping[str, float] = GAINS) -> dict[str, Cell]:
     cells = {e.cell: cell(e.cell) for p in COMPUTES for e in essential.cells("train", p)}
     for precision, low in gains.items():
         for name in (f"speed.train_step@{precision}", f"speed.infer@{precision}"):
-            cells[name] = timed(name, low, low * 1.1)
+            cells[name] = timed(name, low, round(low * 1.1, 3))
     return cells
 
 

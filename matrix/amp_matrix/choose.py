@@ -129,7 +129,7 @@ def _read(store: Store, device: str, policy: Callable[..., Plan]) -> _Answer:
 
     here = _here(store, device)
     known = select(here.surveys, here.environment.identity)
-    others = () if known else store.load().surveys
+    others = () if known else store.load(brief=True).surveys
     plan = policy(known, here.environment, device=device, others=others, at=time.time())
     if here.damage and plan.precision == "fp32":
         plan = msgspec.structs.replace(plan, reason=f"{plan.reason}; {here.damage}")
@@ -141,7 +141,7 @@ def _here(store: Store, device: str) -> _Here:
     from amp_matrix.environment import capture, identity_key
 
     environment = capture(device)
-    loaded = store.load(identity_key(environment))
+    loaded = store.load(identity_key(environment), brief=True)
     written = max((_written(d) for d in loaded.damaged), default=-math.inf)
     counting = tuple(s for s in loaded.surveys if seconds_of(s.started) > written)
     return _Here(environment, counting, _damage(loaded.damaged))

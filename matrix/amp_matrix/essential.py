@@ -176,7 +176,7 @@ def gain(cell: Cell) -> Gain | None:
     """The interval that a speed cell measured; None where it is not two finite, ordered, positive numbers."""
     numbers = next((s.numbers for s in cell.outcome.stages if s.name == "time"), {})
     low, high = numbers.get("gain_low", math.nan), numbers.get("gain_high", math.nan)
-    return Gain(low, high) if 0 < low <= high < math.inf else None
+    return Gain(float(low), float(high)) if 0 < low <= high < math.inf else None
 
 
 def said(outcome: Outcome) -> str:

@@ -107,7 +107,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON; a float that JSON cannot hold is "nan", "inf" or "-inf"."""
-        plain: dict[str, Any] = _finite(msgspec.to_builtins(self))
+        plain: dict[str, Any] = _finite(msgspec.to_builtins(self, enc_hook=float))
         return {"format": 1, "kind": "plan", **plain}
 
     def to_json(self) -> bytes:

@@ -76,10 +76,11 @@ class Store:
             raise StoreError(f"{error.filename or folder}: {why(error)}") from error
         return name
 
-    def load(self, identity: str | None = None) -> Loaded:
+    def load(self, identity: str | None = None, *, brief: bool = False) -> Loaded:
         """The surveys of one identity (environment.identity_key), or all, by file name; none where there is no store.
 
-        StoreError where the folder is there and cannot be listed.
+        `brief` reads only what `choose` looks at (module brief), many times faster. StoreError where the folder is
+        there and cannot be listed.
         """
         if self._url:
             return self._load_remote("/".join(filter(None, [self._url, "surveys", identity])))
@@ -89,13 +90,20 @@ class Store:
             paths = [path for folder in folders for path in _listed(folder) if path.suffix == ".json"]
         except OSError as error:
             raise StoreError(f"{error.filename or top}: {why(error)}") from error
-        return _gather(paths, lambda path: (codec.decode_named(_content(path), str(path), path.stem),))
+        decode = _brief() if brief else codec.decode_named
+        return _gather(paths, lambda path: (decode(_content(path), str(path), path.stem),))
 
     def _load_remote(self, url: str) -> Loaded:
         try:
             return _read_url(url, missing_ok=True)
         except PathError as error:
             raise StoreError(str(error)) from None
+
+
+def _brief() -> Callable[[bytes, str, str], Survey]:
+    from amp_matrix import brief
+
+    return brief.decode
 
 
 def is_url(text: str) -> bool:

@@ -257,6 +257,7 @@ def test_evidence_in_the_store_is_chosen_by(store: Store) -> None:
     assert (plan.device, plan.precision) == ("cpu", "bf16-true")
     assert plan.evidence is not None
     assert plan.evidence.survey == name
+    assert plan.to_dict()["gain"] == {"low": 2.0, "high": 2.2}
     assert plan.evidence.age == pytest.approx(
         time.time() - datetime(2026, 1, 31, 8, tzinfo=timezone.utc).timestamp(), abs=60
     )

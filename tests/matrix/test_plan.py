@@ -11,6 +11,7 @@ import torch
 
 from amp_matrix.plan import Gain, Plan, Proof, Rejection
 from amp_matrix.precision import COMPUTES
+from amp_matrix.survey import Real
 
 
 def plan(precision: str, **changes: Any) -> Plan:
@@ -124,3 +125,9 @@ def test_json_holds_everything_and_no_bare_nan() -> None:
     assert document["evidence"]["age"] == "nan"
     assert document["gain"] == {"low": 1.5, "high": 2.0}
     assert document["rejected"] == [{"precision": "fp32", "cell": "", "status": "ok", "reason": "r"}]
+
+
+def test_numbers_as_documents_hold_them_become_json_too() -> None:
+    chosen = plan("bf16-mixed", gain=Gain(Real(1.5), Real(2.0)), evidence=Proof("a", "s", Real("inf")))
+    document = json.loads(chosen.to_json())
+    assert (document["gain"], document["evidence"]["age"]) == ({"low": 1.5, "high": 2.0}, "inf")
