@@ -171,7 +171,7 @@ def json_schema() -> dict[str, Any]:
         "title": f"amp-probe survey or matrix, format {FORMAT}",
         "required": ["format", "kind"],
         "oneOf": [{"$ref": "#/$defs/Survey"}, {"$ref": "#/$defs/Matrix"}],
-        "$defs": msgspec.json.decode(msgspec.json.encode(parts)),
+        "$defs": _steady(msgspec.json.decode(msgspec.json.encode(parts))),
     }
 
 
@@ -292,3 +292,17 @@ def _real_schema(type_: type) -> dict[str, Any]:
     if type_ is not Real:
         raise NotImplementedError(f"no schema of {type_}")
     return {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+
+
+def _steady(schema: Any) -> Any:
+    """A schema in one form: versions of Python and msgspec indent docstrings and order alternatives differently."""
+    if isinstance(schema, list):
+        return [_steady(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    same = {key: _steady(item) for key, item in schema.items()}
+    if "anyOf" in same:
+        same["anyOf"].sort(key=repr)
+    if isinstance(same.get("description"), str):
+        same["description"] = "\n".join(line.strip() for line in same["description"].splitlines())
+    return same
