@@ -65,7 +65,7 @@ class Store:
 
         if self._url:
             raise StoreError(f"{self._url}: a remote store can only be read")
-        data = codec.encode(survey)
+        data = _readable(survey)
         name = codec.survey_id(survey)
         folder = self.root / "surveys" / identity_key(survey.environment)
         try:
@@ -131,6 +131,17 @@ def read_path(path: str) -> Loaded:
         reason = why(error) if isinstance(error, OSError) else "is not a path"
         raise PathError(f"{path}: {reason}") from None
     return _gather([Path(path)], _read_file)
+
+
+def _readable(survey: Survey) -> bytes:
+    """The survey's document, once it has been read back: what no reader takes must not be stored."""
+    try:
+        data = codec.encode(survey)
+        codec.decode(data, "this survey")
+    except (DocumentError, ValueError, TypeError, NotImplementedError) as error:
+        line = str(error).partition("\n")[0]
+        raise StoreError(f"cannot be stored: {line}") from error
+    return data
 
 
 def _read_file(path: Path) -> tuple[Survey, ...]:

@@ -332,6 +332,7 @@ def test_parts_are_refused_with_places_too() -> None:
 def test_the_shipped_schema_is_that_of_the_structs() -> None:
     shipped = resources.files("amp_matrix").joinpath("schema/survey-v1.json").read_text(encoding="utf-8")
     assert json.loads(shipped) == codec.json_schema(), "write it anew: amp-probe schema > …/schema/survey-v1.json"
+    assert shipped == json.dumps(codec.json_schema(), indent=2, sort_keys=True) + "\n"
     Draft202012Validator.check_schema(codec.json_schema())
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from amp_matrix import codec
@@ -113,6 +115,22 @@ def test_what_is_added_is_loaded(store: Store) -> None:
 def test_adding_twice_keeps_one(store: Store) -> None:
     assert store.add(survey()) == store.add(survey())
     assert len(store.load().surveys) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"started": "yesterday"}, "$.started: 'yesterday' is not a UTC time"),
+        ({"device": "gpu"}, "$.device: 'gpu' is not a device"),
+        ({"seconds": "long"}, "$.seconds"),
+        ({"suite": object()}, "object"),
+    ],
+)
+def test_what_no_reader_takes_is_not_stored(store: Store, changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(StoreError, match=re.escape(expected)) as caught:
+        store.add(msgspec.structs.replace(survey(), **changes))
+    assert "\n" not in str(caught.value)
+    assert not store.root.exists()
 
 
 def test_no_store_yet(store: Store) -> None:
