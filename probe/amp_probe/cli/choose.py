@@ -6,7 +6,6 @@ import shlex
 import warnings
 from typing import Annotated, Literal, cast
 
-import msgspec
 import typer
 
 from amp_matrix.plan import Plan
@@ -73,9 +72,9 @@ def command(
         o.store_of(config),
     )
     if format == "json":
-        output.data(_json(plan))
+        output.data(plan.to_json())
     else:
-        output.text(_shell(plan) if format == "shell" else describe(plan))
+        output.text(_shell(plan) if format == "shell" else f"{plan.explain()}\n")
     return 0
 
 
@@ -90,29 +89,6 @@ def _choose(
     for warning in caught:
         output.warn(str(warning.message))
     return plan
-
-
-def describe(plan: Plan) -> str:
-    """A plan as a few lines of text."""
-    lines = [f"{plan.device}: {_precision(plan)} to {plan.task}", f"  why: {plan.reason}"]
-    if plan.gain is not None:
-        lines.append(f"  speed: {plan.gain.low:.2f} to {plan.gain.high:.2f} times fp32")
-    if plan.evidence is not None:
-        lines.append(f"  measured: {plan.evidence.started} (survey {plan.evidence.survey[:12]})")
-    for rejection in plan.rejected:
-        by = f"{rejection.cell} is {rejection.status}: " if rejection.cell else ""
-        lines.append(f"  not {rejection.precision}: {by}{rejection.reason}")
-    lines += [f"  caveat: {caveat}" for caveat in plan.caveats]
-    return "\n".join(lines) + "\n"
-
-
-def _precision(plan: Plan) -> str:
-    return str(Precision(plan.precision, plan.fp8))
-
-
-def _json(plan: Plan) -> bytes:
-    document = {"format": 1, "kind": "plan", **msgspec.to_builtins(plan)}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def _shell(plan: Plan) -> str:

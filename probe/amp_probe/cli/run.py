@@ -118,8 +118,12 @@ def _run(options: Options, out: str | None) -> int:
     from amp_matrix.render import terminal
     from amp_probe import run
 
-    with progress.on_stderr() as bar:
-        result = run.run(options, bar)
+    try:
+        with progress.on_stderr() as bar:
+            result = run.run(options, bar)
+    except KeyboardInterrupt:
+        output.note("what was measured so far is kept; the same command with --resume goes on")
+        raise
     for missing in result.absent:
         output.note(f"{missing.device}: {missing.reason}")
     output.rich(terminal.matrix(result.surveys, plans.of(result.surveys, Store(options.store))))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,18 @@ from amp_matrix import codec
 from amp_matrix.store import Store
 
 Spawn = Callable[..., "subprocess.CompletedProcess[bytes]"]
-SMALL = ("--device", "cpu", "--probe", "op.gelu", "--precision", "fp32", "--precision", "bf16-mixed")
+SMALL = (
+    "--device",
+    "cpu",
+    "--suite",
+    "quick",
+    "--probe",
+    "op.gelu",
+    "--precision",
+    "fp32",
+    "--precision",
+    "bf16-mixed",
+)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has mps")
@@ -74,6 +87,26 @@ def test_choose_falls_back_in_every_format(spawned: Spawn) -> None:
     script = f'{done.stdout.decode()}\necho "$AMP_PRECISION $AMP_DTYPE $AMP_AUTOCAST"'
     shell = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True, timeout=60)
     assert shell.stdout == "fp32 float32 0\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_ends_a_run_with_130_and_resume_goes_on(tmp_path: Path, cli) -> None:
+    command = [sys.executable, "-m", "amp_probe", "run", "--device", "cpu", "--suite", "quick", "--precision", "fp32"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    journals = tmp_path / "store" / "journals"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(p.read_bytes().count(b"\n") > 3 for p in journals.glob("*.jsonl")):
+        time.sleep(0.005)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err.decode()
+    assert (out, err.decode().splitlines()[-1]) == (b"", "interrupted")
+    assert b"Traceback" not in err
+    ran = cli(*command[3:], "--resume")
+    assert ran.code == 0
+    total = len(Store(tmp_path / "store").load().surveys[0].cells)
+    assert int(ran.err.split()[1]) < total
+    assert list(journals.glob("*.jsonl")) == []
 
 
 def test_choose_says_all_that_is_wrong(cli) -> None:
