@@ -107,7 +107,7 @@ def _has(field: str) -> bool:
         return bool(asked[ours])
     if sys.platform == "darwin":
         return sysctl(_DARWIN.get(field, "")) == "1"
-    return systems in (_cpuinfo("flags") or _cpuinfo("Features")).split()
+    return systems in _cpuinfo("flags" if architecture() == "x86_64" else "Features").split()
 
 
 @functools.cache
