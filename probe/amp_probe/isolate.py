@@ -31,9 +31,9 @@ class Spec(msgspec.Struct, frozen=True):
     `entry` names "module:function"; called in the worker with `argument`, it gives the worker.Session. `fork`: fork
     workers from a zygote (Linux only, and only for sessions that open no accelerator); otherwise each is a program of
     its own, with a spare kept warm. `environ` is the whole environment of the workers, this process's where None; it
-    cannot change later. `memory` is what a worker may take beyond what it has when its session is open, in bytes; where
-    None, half of what is available now, divided by the number of workers. `preload` are the modules that a zygote or a
-    spare imports ahead of need, torch and the entry's where None.
+    cannot change later. `memory` is what a worker may take beyond what it has when its session is open, in bytes,
+    memory.default_budget where None. `preload` are the modules that a zygote or a spare imports ahead of need, torch
+    and the entry's where None.
     """
 
     entry: str

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-_LEAST = 512 << 20
+_LEAST, _MOST = 512 << 20, 4 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 
@@ -16,11 +16,12 @@ INTERVAL = 0.05 if (_PROC / "self" / "statm").exists() else 1.0
 
 
 def default_budget(workers: int) -> int:
-    """Bytes that each of so many workers may take: together half of what is available now, but 512 MiB at least.
+    """Bytes that each of so many workers may take: together half of what is available now, from 512 MiB to 4 GiB each.
 
-    Half, because the reference, the rest of the machine and the page cache need room as well.
+    Half, because the rest of the machine and the page cache need room as well. 4 GiB, because a job that allocates
+    without end must reach its budget before its time is up, and touching a GiB takes up to half a second.
     """
-    return max(_available() // 2 // workers, _LEAST)
+    return min(max(_available() // 2 // workers, _LEAST), _MOST)
 
 
 def resident(pid: int) -> int:
