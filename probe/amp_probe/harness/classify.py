@@ -15,6 +15,8 @@ _REFUSALS = re.compile(
     r"|requires? (?:torch|macOS|compute capability)",
     re.IGNORECASE,
 )
+_BY_DESIGN = re.compile(r"Attempting to unscale FP16 gradients")
+"""Refusals that come as a plain ValueError (pytorch#74739)."""
 _MEMORY = re.compile(r"out of memory|DefaultCPUAllocator|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
@@ -34,9 +36,16 @@ def classify(error: BaseException) -> Verdict:
     line = f"{raised.type}: {text}" if text else raised.type
     if out_of_memory(error):
         return Verdict(Status.NOT_RUN, "out of memory", "out_of_memory", raised)
-    if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and _REFUSALS.search(text)):
+    if _refused(error, text):
         return Verdict(Status.UNSUPPORTED, line, "refused", raised)
     return Verdict(Status.ERROR, line, "raised", raised)
+
+
+def _refused(error: BaseException, text: str) -> bool:
+    if isinstance(error, NotImplementedError):
+        return True
+    known = _REFUSALS if isinstance(error, RuntimeError) else _BY_DESIGN
+    return isinstance(error, (RuntimeError, ValueError)) and bool(known.search(text))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,101 @@
+"""One step of an optimizer, against a float64 optimizer that is fed the measured gradients and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amp_matrix.survey import Status
+from amp_probe.harness.problem import float64
+from amp_probe.harness.recorder import Draft
+from amp_probe.harness.script import Lab
+
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Twin:
+    """The float64 optimizer on the CPU: parameters, gradients and state as an optimizer on a device has them now.
+
+    Its settings (learning rate, eps) come from `make`, not from the device's optimizer, so that those are judged too.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, make: Make) -> None:
+        self.before = {name: float64(p) for name, p in parameters.items()}
+        self.parameters = {name: nn.Parameter(value.clone()) for name, value in self.before.items()}
+        self.optimizer = make(list(self.parameters.values()))
+        for name, parameter in parameters.items():
+            twin = self.parameters[name]
+            twin.grad = None if parameter.grad is None else float64(parameter.grad)
+            if optimizer.state.get(parameter):
+                self.optimizer.state[twin] = {k: _wide(v) for k, v in optimizer.state[parameter].items()}
+
+    def step(self) -> None:
+        """Do the step in float64."""
+        self.optimizer.step()
+
+
+def judged_step(
+    lab: Lab,
+    draft: Draft,
+    parameters: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    make: Make,
+    step: Callable[[], object],
+) -> None:
+    """Take the step on the device and judge every parameter and every tensor of state after it.
+
+    A parameter is compared with the float64 one rounded once, in eps of its own dtype. One that stays where it was
+    while the float64 one moves is `inert`.
+    """
+    twin = Twin(parameters, optimizer, make)
+    step()
+    lab.synchronize()
+    twin.step()
+    for name, parameter in parameters.items():
+        _judge_parameter(lab, draft, name, parameter, twin, optimizer)
+        state = twin.optimizer.state.get(twin.parameters[name], {})
+        for key, right in state.items():
+            if isinstance(right, Tensor) and right.dim():
+                _judge_state(lab, draft, f"{name} {key}", optimizer.state[parameter].get(key), right)
+
+
+def _judge_parameter(
+    lab: Lab, draft: Draft, name: str, parameter: nn.Parameter, twin: Twin, optimizer: torch.optim.Optimizer
+) -> None:
+    before, right = twin.before[name], once_rounded(twin.parameters[name], parameter.dtype)
+    if torch.equal(float64(parameter), before) and not torch.equal(right, before):
+        moved = float((right - before).abs().max())
+        draft.fail(Status.INERT, f"{name} did not move; float64 moves it by up to {moved:.3g}", "unmoved")
+    elif not lab.judge(draft, name, parameter, right, eps=torch.finfo(parameter.dtype).eps):
+        lost = lost_eps(optimizer, parameter)
+        if lost and not parameter.isfinite().all():
+            draft.reason, draft.code = f"{name} is NaN or Inf: {lost}", "format"
+
+
+def _judge_state(lab: Lab, draft: Draft, name: str, got: Tensor | None, right: Tensor) -> None:
+    if got is None:
+        draft.fail(Status.INACCURATE, f"the optimizer keeps no {name}", "no_state")
+    else:
+        lab.judge(draft, name, got, right, eps=torch.finfo(got.dtype).eps)
+
+
+def once_rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounded to a dtype once, in float64."""
+    return value.detach().to(dtype).double()
+
+
+def lost_eps(optimizer: torch.optim.Optimizer, parameter: Tensor) -> str:
+    """What to say where the optimizer's eps is 0 in the parameter's dtype (pytorch#8860: 1e-8 in float16), or ""."""
+    eps = [float(group["eps"]) for group in optimizer.param_groups if group.get("eps")]
+    if any(torch.tensor(e).to(parameter.dtype) == 0 for e in eps):
+        return f"the optimizer's eps, {min(eps):g}, is 0 in {str(parameter.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _wide(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return float64(value) if value.is_floating_point() else value.detach().cpu().clone()
