@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-_LEAST, _MOST = 512 << 20, 4 << 30
+_LEAST, _MOST = 512 << 20, 2 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 
@@ -16,10 +16,10 @@ INTERVAL = 0.05 if (_PROC / "self" / "statm").exists() else 1.0
 
 
 def default_budget(workers: int) -> int:
-    """Bytes that each of so many workers may take: together half of what is available now, from 512 MiB to 4 GiB each.
+    """Bytes that each of so many workers may take: together half of what is available now, from 512 MiB to 2 GiB each.
 
-    Half, because the rest of the machine and the page cache need room as well. 4 GiB, because a job that allocates
-    without end must reach its budget before its time is up, and touching a GiB takes up to half a second.
+    Half, because the rest of the machine and the page cache need room as well. 2 GiB, because a job that allocates
+    without end must reach its budget before its time is up, and touching a GiB takes up to two seconds.
     """
     return min(max(_available() // 2 // workers, _LEAST), _MOST)
 

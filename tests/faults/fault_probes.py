@@ -106,6 +106,9 @@ FAULTS = {
 }
 """Each fault's name, with the status its cell must have on a Linux CPU."""
 
+TIMEOUTS = {"allocate": 20.0}
+"""Wall seconds where not 3: memory without huge pages takes seconds a GiB to touch on a busy machine."""
+
 
 def _fault(draw: Draw) -> Script:
     body = FAULTS[draw.probe.removeprefix("fault.")][1]
@@ -130,5 +133,5 @@ INNOCENT = tuple(Probe(f"innocent.after_{name}", _innocent, precisions=("fp32", 
 PROBES = tuple(
     probe
     for name, innocent in zip(FAULTS, INNOCENT, strict=True)
-    for probe in (Probe(f"fault.{name}", _fault, precisions=("fp32",), timeout=3.0), innocent)
+    for probe in (Probe(f"fault.{name}", _fault, precisions=("fp32",), timeout=TIMEOUTS.get(name, 3.0)), innocent)
 )
