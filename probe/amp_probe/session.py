@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import torch
+import torch._dynamo  # what an optimizer's first step would import, once a worker, leaving a changed environment
+import torch.utils.benchmark
 
 from amp_matrix import codec, environment
 from amp_matrix.precision import parse
@@ -49,7 +51,8 @@ class Session:
             case FindDevices(asked):
                 return _reply(devices.resolve(asked))
             case Capture():
-                return Reply(codec.encode_environment(environment.capture(self._device)), suspect=False)
+                captured = environment.capture(self._device, may_initialize=True)
+                return Reply(codec.encode_environment(captured), suspect=False)
             case RunCell(spec):
                 outcome = self._cell(spec, announce)
                 return Reply(codec.encode_outcome(outcome), suspect=outcome.status not in _TRUSTED)

@@ -1,7 +1,38 @@
-"""Every probe that ships, one file a family."""
+"""Every probe that ships, one file a family. The order is a run's: cheap questions first, timings last."""
 
 from __future__ import annotations
 
+from amp_probe.probes import (
+    activation,
+    attention,
+    autocast,
+    basic,
+    conv,
+    embedding,
+    loss,
+    matmul,
+    norm,
+    optim,
+    scaler,
+    speed,
+    train,
+)
 from amp_probe.suite import Probe
 
-ALL: tuple[Probe, ...] = ()
+_FAMILIES = (
+    basic,
+    autocast,
+    matmul,
+    conv,
+    embedding,
+    activation,
+    norm,
+    attention,
+    loss,
+    optim,
+    scaler,
+    train,
+    speed,
+)
+
+ALL: tuple[Probe, ...] = tuple(probe for family in _FAMILIES for probe in family.PROBES)
