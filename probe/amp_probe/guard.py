@@ -12,7 +12,7 @@ _LIMITS = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_ST
 
 
 def process_state() -> dict[str, object]:
-    """What the process itself has: directory, environment, threads, children, signals, limits. Asked after every job."""
+    """What the process itself has: directory, environment, threads, children, signals, limits. Cheap to ask."""
     state: dict[str, object] = {
         "cwd": _directory(),
         "python_threads": len(sys._current_frames()),  # also those that threading did not start

@@ -13,8 +13,11 @@ from types import TracebackType
 import msgspec
 
 from amp_probe import memory
-from amp_probe.nursery import Forking, Nursery, Spawning
-from amp_probe.slot import Answer, Job, Phase, Slot
+from amp_probe.answer import Answer, Job
+from amp_probe.forking import Forking
+from amp_probe.nursery import Nursery
+from amp_probe.slot import Phase, Slot
+from amp_probe.spawning import Spawning
 from amp_probe.wire import Open
 
 __all__ = ["Answer", "Job", "Pool", "Spec"]

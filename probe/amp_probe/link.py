@@ -47,10 +47,14 @@ class Link:
         if before or self._unsent:
             self._watch(selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0))
 
-    def messages(self) -> Iterator[FromWorker]:
-        """What the worker has said by now. Sets `closed` at the end of it. Raises Garbage."""
-        while not self.closed:
-            yield from self._reader.messages()
+    def messages(self, chunks: int = 1) -> Iterator[FromWorker]:
+        """What the worker has said by now, up to so many chunks: it may speak faster than it is heard.
+
+        Sets `closed` at the end of it. Raises Garbage.
+        """
+        for _ in range(chunks):
+            if self.closed:
+                return
             try:
                 data = self._sock.recv(_CHUNK)
             except BlockingIOError:
@@ -60,6 +64,7 @@ class Link:
             if not data:
                 self.detach()
             self._reader.feed(data)
+            yield from self._reader.messages()
 
     def detach(self) -> None:
         """Read nothing more."""
@@ -82,7 +87,7 @@ class Output:
         selector.register(fd, selectors.EVENT_READ, self.drain)
 
     def drain(self, events: int = 0) -> None:
-        """Read what is there, but not without end: it may be printed faster than it is read."""
+        """Read what is there, up to some chunks: it may be printed faster than it is read."""
         for _ in range(8):
             if not self._open:
                 return

@@ -8,16 +8,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from amp_probe import memory, worker
+from amp_probe.answer import Answer, Job, Kind
 from amp_probe.limits import ORPHANED
 from amp_probe.link import Link, Output
 from amp_probe.nursery import Exit, Nursery, Process
 from amp_probe.scrub import scrub
-from amp_probe.wire import Begin, Check, Done, Failed, FromWorker, Garbage, Open, Ready, Said, State, Task
+from amp_probe.wire import LIMIT, Begin, Check, Done, Failed, FromWorker, Garbage, Open, Ready, Said, State, Task
 
 START_SECONDS = 120.0
 """How long a worker may take to import, open its session and pass its canary."""
@@ -26,32 +27,8 @@ SETTLE_SECONDS = 60.0
 REAP_SECONDS = 5.0
 """How long a killed worker may take to be gone; after that its device is lost."""
 _CLOSE_SECONDS = 0.5
-
-Kind = Literal["done", "raised", "crash", "timeout", "lost"]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What became of a job.
-
-    `done`: it returned `body`. `raised`: an exception, named in `detail`. `crash`: its process died. `timeout`: it was
-    still running when its time was up. `lost`: it could not be run, since the device is lost. `announced` is what it
-    announced, also before it died; `notes` say what it did to its worker; `seconds` is its own time.
-    """
-
-    index: int
-    kind: Kind
-    body: bytes = b""
-    announced: tuple[bytes, ...] = ()
-    detail: str = ""
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-
-class Job(msgspec.Struct, frozen=True):
-    """A payload, and the wall seconds that it may take from when it starts in the worker."""
-
-    payload: bytes
-    timeout: float
+_POLL_SECONDS = 0.05
+_LAST_CHUNKS = 1 << 10
 
 
 class Phase(Enum):
@@ -94,6 +71,7 @@ class Slot:
         self._settling = False
         self._held: Answer | None = None
         self._said: list[bytes] = []
+        self._room = 0
         self._began = 0.0
         self._timeouts: dict[int, float] = {}
         self._deadline = 0.0
@@ -161,8 +139,9 @@ class Slot:
         """Seconds until `tick` has something to look at."""
         if self._process is None or not self._awaited:
             return START_SECONDS
-        polled = self._exit_fd is None or self._running is not None or self.phase is not Phase.SERVING
-        return min(self._deadline - now, memory.INTERVAL if polled else START_SECONDS)
+        polled = self._exit_fd is None or self.phase is not Phase.SERVING
+        look_at = self._look_at if self._running is not None else self._deadline
+        return min(self._deadline - now, look_at - now, _POLL_SECONDS if polled else START_SECONDS)
 
     def drop(self) -> None:
         """Kill the worker and forget what it was doing."""
@@ -187,9 +166,9 @@ class Slot:
         if self._link.closed and self.phase in (Phase.OPENING, Phase.SERVING):
             self._enter(Phase.CLOSING, _CLOSE_SECONDS)
 
-    def _read(self) -> None:
+    def _read(self, chunks: int = 1) -> None:
         try:
-            for message in self._link.messages():
+            for message in self._link.messages(chunks):
                 self._hear(message)
         except Garbage as error:
             self._link.detach()
@@ -201,7 +180,7 @@ class Slot:
                 self._begin(index, at)
             case Said(index, line):
                 if index == self._running:  # a thread that outlives its task may speak too late
-                    self._said.append(line)
+                    self._keep(line)
             case Done(index) if index == self._running:
                 self._done(message)
             case State(drift, canary) if self._settling or (self._sent and self._sent[0] is None):
@@ -223,10 +202,16 @@ class Slot:
     def _begin(self, index: int, at: float) -> None:
         self._release()
         self.failures = 0
-        self._running, self._said = index, []
+        self._running, self._said, self._room = index, [], LIMIT
         self._began = min(at, time.monotonic())
         self._deadline = self._began + self._timeouts[index]
         self._output.forget()
+
+    def _keep(self, line: bytes) -> None:
+        self._room -= len(line) + 64
+        if self._room < 0:
+            raise Garbage(f"announcements of more than {LIMIT} bytes")
+        self._said.append(line)
 
     def _done(self, done: Done) -> None:
         self._sent.popleft()
@@ -295,7 +280,7 @@ class Slot:
         """Conclude once the worker is gone and its last words are read."""
         end = self._process.ended() if self._process is not None else None
         if end is not None:
-            self._read()
+            self._read(_LAST_CHUNKS)
             self._output.drain()
             self._conclude(end)
 

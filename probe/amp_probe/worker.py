@@ -166,6 +166,7 @@ def _open(channel: _Channel, message: Open) -> _Server:
         module, _, function = message.entry.partition(":")
         session: Session = getattr(importlib.import_module(module), function)(message.argument)
         trouble = _canary(session)
+        trouble = f"the canary failed: {trouble}" if trouble else ""
         if not trouble and message.memory is not None:
             limits.cap_data(message.memory)
     except BaseException as error:  # noqa: BLE001 -- a session that cannot be opened is answered, however it fails
