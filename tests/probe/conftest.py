@@ -13,10 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amp_matrix.precision import Precision, parse
 from amp_matrix.survey import Outcome, TensorError
-from amp_probe.case import Op
+from amp_probe.case import Case, Op, Script, Timing, Training
 from amp_probe.draw import Draw
 from amp_probe.harness.op import run_op
 from amp_probe.harness.recorder import Recorder, Stopped
+from amp_probe.harness.script import Lab, run_script
+from amp_probe.harness.timing import run_timing
+from amp_probe.harness.training import run_training
 
 Kernels = Mapping[str, Callable[..., Any]]
 
@@ -71,3 +74,24 @@ def run_cell() -> Callable[..., Outcome]:
 def errors() -> Callable[[Outcome], dict[tuple[str, str], TensorError]]:
     """errors(outcome): every judged tensor by (stage, name)."""
     return lambda outcome: {(s.name, e.name): e for s in outcome.stages for e in s.errors}
+
+
+@pytest.fixture
+def run_case() -> Callable[..., Outcome]:
+    """run_case(case, draw, precision, kernels={}): the outcome of a cell of any kind, with wrong kernels if any."""
+
+    def run(case: Case, draw: Draw, precision: str, kernels: Kernels | None = None) -> Outcome:
+        lab = Lab(torch.device("cpu"), parse(precision), draw, Recorder(lambda name: None, lambda stage: None))
+        with Device(kernels) if kernels else nullcontext(), suppress(Stopped):
+            match case:
+                case Training():
+                    run_training(case, lab)
+                case Script():
+                    run_script(case, lab)
+                case Timing():
+                    run_timing(case, lab)
+                case Op():
+                    run_op(case, lab)
+        return lab.recorder.outcome()
+
+    return run
