@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
 from amp_probe.worker import Reply
 
 Announce = Callable[[bytes], None]
@@ -324,3 +325,36 @@ def die_later(session: Session, announce: Announce, argument: Any) -> str:
 def kill_keeper(session: Session, announce: Announce, argument: Any) -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(5)
+
+
+def flood(session: Session, announce: Announce, argument: Any) -> None:
+    while True:
+        announce(b"x" * (1 << 20))
+
+
+def suspect_hang(session: Session, announce: Announce, argument: Any) -> str:
+    """The canary that follows never returns."""
+    session.broken = "hang"
+    return "hanging"
+
+
+def open_flagged(argument: bytes) -> Session:
+    """A session on a device that is lost once a file is there."""
+    return Session("the device does not answer" if os.path.exists(argument) else "")
+
+
+def lose(session: Session, announce: Announce, path: str) -> None:
+    open(path, "x").close()
+    os.abort()
+
+
+def escape_and(session: Session, announce: Announce, name: str) -> Any:
+    """A child in a session of its own, then a hang."""
+    escape(session, announce, None)
+    return globals()[name](session, announce, None)
+
+
+def hold_gil_unwatched(session: Session, announce: Announce, argument: Any) -> None:
+    """Hang, and take back the wish to die with the parent."""
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    hold_gil(session, announce, argument)
