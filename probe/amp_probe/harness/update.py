@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amp_matrix.survey import Status
+from amp_matrix.survey import Status, TensorError
 from amp_probe.harness.problem import float64
 from amp_probe.harness.recorder import Draft
 from amp_probe.harness.script import Lab
@@ -48,8 +48,9 @@ def judged_step(
     """Take the step on the device and judge every parameter and every tensor of state after it.
 
     A parameter is compared with the float64 one rounded once, in eps of its own dtype. One that stays where it was
-    while the float64 one moves is `inert`.
+    while the float64 one moves is `inert`. Of the errors the stage keeps those over a limit and the nearest to one.
     """
+    before = len(draft.errors)
     twin = Twin(parameters, optimizer, make)
     step()
     lab.synchronize()
@@ -60,6 +61,7 @@ def judged_step(
         for key, right in state.items():
             if isinstance(right, Tensor) and right.dim():
                 _judge_state(lab, draft, f"{name} {key}", optimizer.state[parameter].get(key), right)
+    _forget(draft, before)
 
 
 def _judge_parameter(
@@ -80,6 +82,21 @@ def _judge_state(lab: Lab, draft: Draft, name: str, got: Tensor | None, right: T
         draft.fail(Status.INACCURATE, f"the optimizer keeps no {name}", "no_state")
     else:
         lab.judge(draft, name, got, right, eps=torch.finfo(got.dtype).eps)
+
+
+def _forget(draft: Draft, before: int) -> None:
+    """Drop the errors since `before` that say nothing: an optimizer has three tensors for each of a model's."""
+    found = draft.errors[before:]
+    nearest = max(found, key=_nearness, default=None)
+    draft.errors[before:] = [e for e in found if e is nearest or not _nearness(e) <= 1.0]
+    for error in found:
+        if error not in draft.errors:
+            draft.dtypes.pop(error.name, None)
+
+
+def _nearness(error: TensorError) -> float:
+    """How near an error is to its limit; more than 1 is over it, NaN where the tensor is not finite."""
+    return max(error.n / error.n_limit, error.s / error.s_limit) if error.n_limit and error.s_limit else error.n
 
 
 def once_rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
