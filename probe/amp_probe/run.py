@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
-from amp_matrix.environment import identity_key
-from amp_matrix.store import Store, StoreError
 
 from amp_matrix import codec
+from amp_matrix.environment import identity_key
+from amp_matrix.store import Store, StoreError
 from amp_matrix.survey import Cell, Environment, Outcome, Stage, Status, Survey, conclude, not_run
 from amp_matrix.version import __version__
 from amp_probe import journal as journals
