@@ -38,7 +38,7 @@ def stage(outcome: Outcome, name: str) -> Stage:
 
 
 def _sound() -> list[tuple[Probe, str, str]]:
-    every = [(p, v, c) for p in PROBES.values() if not p.alone for v in p.variants for c in SOUND]
+    every = [(p, v, c) for p in PROBES.values() if not p.alone for v in p.variants if v != "loop" for c in SOUND]
     return [(p, v, c) for p, v, c in every if c in p.precisions]
 
 
@@ -134,6 +134,13 @@ def test_float32_under_autocast_is_inert(cell: Cell) -> None:
 def test_bfloat16_under_the_name_of_float16_is_inaccurate(cell: Cell) -> None:
     kernels = {"aten::mm": lambda a, b: _truly.mm(a.bfloat16(), b.bfloat16()).to(a.dtype)}
     assert cell("autocast.applies", "fp16-mixed", kernels=kernels).status == "inaccurate"
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
+def test_a_loop_inside_one_region_is_inert_everywhere(cell: Cell, precision: str) -> None:
+    """Flow-Factory PR 186."""
+    outcome = cell("autocast.region", precision, "loop")
+    assert (outcome.status, outcome.code) == ("inert", "unmoved")
 
 
 # --- optimizers

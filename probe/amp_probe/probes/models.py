@@ -65,6 +65,11 @@ class Transformer(nn.Module):
         return y.flatten(0, 1)
 
 
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """The mean squared error, written out: torch 2.5 has no low F.mse_loss on a CPU, and `op.mse` asks for that."""
+    return (output - target).square().mean()
+
+
 def numbers(draw: Draw) -> tuple[Tensor, Tensor]:
     """A batch for MLP: 32 rows of inputs, and targets that it can come near."""
     return draw.normal(32, _FEATURES), draw.normal(32, _OUTPUTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amp_matrix.survey import Status
@@ -13,7 +12,7 @@ from amp_probe.harness.problem import Problem, float64, judge_gradients, problem
 from amp_probe.harness.recorder import Draft
 from amp_probe.harness.script import Lab
 from amp_probe.harness.update import Make, judged_step
-from amp_probe.probes.models import MLP, numbers
+from amp_probe.probes.models import MLP, numbers, squared_error
 from amp_probe.suite import Probe
 
 _INITIAL, _GROWTH, _BACKOFF, _INTERVAL = 1024.0, 2.0, 0.5, 2
@@ -30,7 +29,7 @@ def lifecycle(draw: Draw) -> Script:
     silence), pytorch#186360 (an infinite gradient and parameters move), and names pytorch#74739 (float16 parameters
     are refused, by design) as `unsupported`.
     """
-    posed = problem(MLP, F.mse_loss, numbers(draw), draw)
+    posed = problem(MLP, squared_error, numbers(draw), draw)
 
     def run(lab: Lab) -> None:
         with lab.stage("build"):
@@ -66,7 +65,8 @@ class _Life:
         self.scaled = self.scaler.scale(loss)
         self._check_scale(draft)
         if not torch.equal(float64(self.scaled), float64(loss) * _INITIAL):
-            reason = f"the loss, {float(loss):.6g}, times {_INITIAL:g} came out as {float(self.scaled):.6g}"
+            came = float(self.scaled.detach())
+            reason = f"the loss, {float(loss.detach()):.6g}, times {_INITIAL:g} came out as {came:.6g}"
             draft.fail(Status.INACCURATE, reason, "exact")
 
     def backward(self, draft: Draft) -> None:

@@ -14,7 +14,7 @@ from amp_probe.case import Arg, Op, Script, Training
 from amp_probe.draw import Draw
 from amp_probe.harness.problem import Problem, judge_gradients, problem
 from amp_probe.harness.script import Lab
-from amp_probe.probes.models import MLP, Transformer, numbers, sentences
+from amp_probe.probes.models import MLP, Transformer, numbers, sentences, squared_error
 from amp_probe.suite import Probe
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -27,7 +27,7 @@ def train_mlp(draw: Draw) -> Training:
     that stay the ones cast first (Flow-Factory PR 186), and Adam's eps that is 0 in float16 (pytorch#8860).
     """
     make = adamw(0.003) if draw.variant == "adamw" else sgd(0.1)
-    return Training(MLP, numbers(draw), F.mse_loss, make)
+    return Training(MLP, numbers(draw), squared_error, make)
 
 
 def train_transformer(draw: Draw) -> Training:
@@ -45,7 +45,7 @@ def infer_mlp(draw: Draw) -> Op:
 
     Would have caught a wrapper that drops a bias (ao#4846) and errors that only a chain of layers makes visible.
     """
-    return _infer(problem(MLP, F.mse_loss, numbers(draw), draw))
+    return _infer(problem(MLP, squared_error, numbers(draw), draw))
 
 
 def infer_transformer(draw: Draw) -> Op:
