@@ -127,16 +127,17 @@ def _against_ideal(name: str, got: Tensor, errors: Errors, ideal: Errors, eps: f
 
 def _verdict(name: str, got: Tensor, errors: Errors, limits: Errors) -> Judgement:
     error = _error(name, got, errors, *limits)
-    if errors.n > limits.n:
+    if not errors.n <= limits.n:
         return Judgement(error, Status.INACCURATE, f"{name}: {errors.n:.3g} eps off, limit {limits.n:.3g}", "n")
-    if errors.s > limits.s:
+    if not errors.s <= limits.s:
         reason = f"{name}: a slice is {errors.s:.3g} eps off, limit {limits.s:.3g}"
         return Judgement(error, Status.INACCURATE, reason, "s")
     return Judgement(error, Status.OK, "", "")
 
 
 def _error(name: str, got: Tensor, errors: Errors, n_limit: float, s_limit: float) -> TensorError:
-    return TensorError(name, _dtype(got), errors.n, n_limit, errors.s, s_limit)
+    n, s, n_limit, s_limit = (float(f"{x:.6g}") for x in (*errors, n_limit, s_limit))  # more digits say nothing
+    return TensorError(name, _dtype(got), n, n_limit, s, s_limit)
 
 
 def _dtype(tensor: Tensor) -> str:

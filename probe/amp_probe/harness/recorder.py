@@ -72,7 +72,7 @@ class Recorder:
 
     def outcome(self) -> Outcome:
         """What the stages so far add up to."""
-        return conclude(self.stages, notes=self.notes, seconds=sum(s.seconds for s in self.stages))
+        return conclude(self.stages, notes=self.notes, seconds=round(sum(s.seconds for s in self.stages), 6))
 
     def _close(self, draft: Draft, started: float) -> None:
         stage = Stage(
@@ -81,7 +81,7 @@ class Recorder:
             reason=draft.reason,
             code=draft.code,
             exception=draft.exception,
-            seconds=time.perf_counter() - started,
+            seconds=round(time.perf_counter() - started, 6),
             dtypes=dict(draft.dtypes),
             errors=tuple(draft.errors),
             numbers=dict(draft.numbers),
