@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import Mapping
 
-_SIGNALS = sorted(signal.valid_signals())
+_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGABRT", "SIGSEGV")
+_SIGNALS = [getattr(signal, name) for name in _HANDLED if hasattr(signal, name)]
 _LIMITS = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_STACK")
 
 

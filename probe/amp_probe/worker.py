@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 
 from amp_probe import guard, limits
 from amp_probe.wire import (
+    LIMIT,
     Begin,
     Check,
     Done,
@@ -213,6 +214,8 @@ class _Server:
             reply = self._session.run(task.payload, lambda line: self._channel.send(Said(task.index, line)))
             if not isinstance(reply.body, bytes):
                 raise TypeError(f"a reply's body must be bytes, not {type(reply.body).__name__}")
+            if len(reply.body) > LIMIT:  # before it is copied
+                raise ValueError(f"a reply of {len(reply.body)} bytes is over the limit of {LIMIT}")
             done = Done(task.index, False, reply.body, "", time.perf_counter() - started)
             return frame(done), bool(reply.suspect)
         except BaseException as error:  # noqa: BLE001 -- SystemExit and KeyboardInterrupt of a task end the task alone
