@@ -55,3 +55,8 @@ $(VENV)/.installed-dev: $(VENV)/torch.txt pyproject.toml
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# How near this machine's right cells come to the limits they are judged by: the tables of docs/numerics.md.
+.PHONY: calibrate
+calibrate: $(VENV)/.installed
+	$(BIN)/python tools/calibrate.py

@@ -8,10 +8,8 @@ level is a process of its own, since torch reads these settings when it is impor
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import pkgutil
 import statistics
 import subprocess
 import sys
@@ -37,7 +35,7 @@ Record = dict[str, Any]
 # --- in a child: the cells
 
 
-def measured(device: str, seeds: int, first: int) -> Iterator[Record]:
+def measured(device: str, seeds: int, globs: Sequence[str], first: int) -> Iterator[Record]:
     """What happens to every cell from a place in the plan on: a record as it begins, and one with what came of it."""
     import torch
 
@@ -51,9 +49,9 @@ def measured(device: str, seeds: int, first: int) -> Iterator[Record]:
     warnings.simplefilter("ignore")
     tensors: list[Record] = []
     op.compare = script.compare = _spy(tensors)
-    for place, (spec, make) in list(enumerate(_plan()))[first:]:
-        cell = {"place": place, "cell": spec.id, "tier": spec.tier, "precision": spec.precision}
+    for place, (spec, make) in list(enumerate(_plan(globs)))[first:]:
         for salt in range(seeds):
+            cell = {"place": place, "cell": spec.id, "tier": spec.tier, "precision": spec.precision, "salt": salt}
             yield cell
             tensors.clear()
             recorder = Recorder(lambda name: None, lambda stage: None)
@@ -65,18 +63,13 @@ def measured(device: str, seeds: int, first: int) -> Iterator[Record]:
                 yield cell | why | {"seconds": o.seconds, "tensors": list(tensors)}
 
 
-def _plan() -> list[tuple[Any, Any]]:
+def _plan(globs: Sequence[str]) -> list[tuple[Any, Any]]:
     """Every cell with what makes its case, in one order: a variant's precisions stand together."""
-    from amp_probe import probes
+    from amp_probe.probes import ALL
     from amp_probe.suite import plan
 
-    found = probes.ALL or tuple(
-        probe
-        for module in pkgutil.iter_modules(probes.__path__)
-        for probe in getattr(importlib.import_module(f"{probes.__name__}.{module.name}"), "PROBES", ())
-    )
-    makes = {(probe.name, variant): probe.make for probe in found for variant in probe.variants}
-    specs = plan((probe for probe in found if not probe.alone), "core", (), PRECISIONS)
+    makes = {(probe.name, variant): probe.make for probe in ALL for variant in probe.variants}
+    specs = plan((probe for probe in ALL if not probe.alone), "core", globs, PRECISIONS)
     return [(spec, makes[spec.probe, spec.variant]) for spec in specs]
 
 
@@ -127,13 +120,13 @@ def _spy(tensors: list[Record]) -> Any:
 # --- in the parent: the levels
 
 
-def surveyed(level: str, device: str, seeds: int) -> list[Record]:
+def surveyed(level: str, arguments: Sequence[str]) -> list[Record]:
     """Every record of a level. A cell that ends its process is a record too, and the next process goes on after it."""
     records: list[Record] = []
     environ = os.environ | dict([level.split("=")] if level else [])
     while True:
         first = records[-1]["place"] + 1 if records else 0
-        command = [sys.executable, __file__, "--device", device, "--seeds", str(seeds), "--from", str(first)]
+        command = [sys.executable, __file__, *arguments, "--from", str(first)]
         done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.endswith("}")]
         records += [r for r in lines if "status" in r]
@@ -158,41 +151,59 @@ def shares(records: Iterable[Record], number: str) -> list[float]:
 def spread(values: Sequence[float]) -> str:
     """Median, 99th percentile and maximum, as cells of a table."""
     if len(values) < 2:
-        return "| | "
-    return f"{statistics.median(values):.2f} | {statistics.quantiles(values, n=100)[98]:.2f} | {max(values):.2f}"
+        return "- | - | -"
+    return f"{statistics.median(values):.2f} | {statistics.quantiles(values, n=100, method='inclusive')[98]:.2f} | {max(values):.2f}"
 
 
-def table(records: Sequence[Record], tier: str) -> None:
-    """For every level and precision: how near unflagged cells of a tier come to their limits."""
-    print(f"\nUnflagged {tier} cells: shares of the limits of n and s (1 is the limit), median, 99%, largest.\n")
-    print("| level | precision | cells | tensors | n | n 99% | n most | s | s 99% | s most | n_ideal most | flagged |")
+def unflagged(records: Sequence[Record]) -> None:
+    """For every precision and tier: how near the tensors of unflagged cells come to their limits."""
+    print("\nShares of the limits in unflagged cells (1 is the limit): median, 99th percentile, largest.\n")
+    print(
+        "| precision | tier | runs | flagged | tensors | n | n 99% | n most | s | s 99% | s most | n_ideal most, eps |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for r in records:
-        if r["tier"] == tier:
-            groups[r["level"], r["precision"]].append(r)
-    for (level, precision), group in groups.items():
-        good = [r for r in group if r["status"] == "ok"]
-        n, s = shares(good, "n"), shares(good, "s")
-        ideal = max((t["n_ideal"] for r in good for t in r["tensors"] if "n_ideal" in t), default=0.0)
-        flagged = sum(r["status"] not in FINE for r in group)
-        counts = f"{len(good)} | {sum(len(r['tensors']) for r in good)}"
-        print(f"| {level} | {precision} | {counts} | {spread(n)} | {spread(s)} | {ideal:.2f} | {flagged} |")
+    for tier in ("essential", "stress"):
+        for precision in PRECISIONS:
+            group = [r for r in records if r["tier"] == tier and r["precision"] == precision]
+            good = [r for r in group if r["status"] == "ok"]
+            tensors = [t for r in good for t in r["tensors"]]
+            ideal = max((t["n_ideal"] for t in tensors if "n_ideal" in t), default=None)
+            counts = f"{len(group)} | {sum(r['status'] not in FINE for r in group)} | {len(tensors)}"
+            most = "-" if ideal is None else f"{ideal:.2f}"
+            near = f"{spread(shares(good, 'n'))} | {spread(shares(good, 's'))}"
+            print(f"| {precision} | {tier} | {counts} | {near} | {most} |")
+
+
+def by_level(records: Sequence[Record]) -> None:
+    """For every level: the largest shares in unflagged essential cells."""
+    print("\nThe largest share of the limits of n / s in unflagged essential cells, by level.\n")
+    print(f"| level | {' | '.join(PRECISIONS)} |\n|---|{'---|' * len(PRECISIONS)}")
+    good = [r for r in records if r["tier"] == "essential" and r["status"] == "ok"]
+    for level in dict.fromkeys(r["level"] for r in records):
+        row = []
+        for precision in PRECISIONS:
+            own = [r for r in good if r["level"] == level and r["precision"] == precision]
+            most = [max(near) for number in "ns" if (near := shares(own, number))]
+            row.append(" / ".join(f"{share:.2f}" for share in most) or "-")
+        print(f"| {level} | {' | '.join(row)} |")
 
 
 def flagged(records: Sequence[Record], seeds: int) -> None:
-    """Every flagged cell: at which levels, for how many seeds there, and a reason."""
-    print(f"\nFlagged cells, with the levels and how many of {seeds} seeds each.\n")
-    print("| cell | tier | status | levels (seeds) | a reason |\n|---|---|---|---|---|")
+    """Every flagged cell: at which levels, for how many seeds there, and the reason of the first."""
+    print(f"\nFlagged cells: at which levels, and for how many of {seeds} seeds there (the first is the one in use).\n")
+    print("| cell | tier | status | levels | a reason |\n|---|---|---|---|---|")
+    everywhere = list(dict.fromkeys(r["level"] for r in records))
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for r in records:
         if r["status"] not in FINE:
             groups[r["cell"], r["tier"], r["status"]].append(r)
     for (cell, tier, status), group in groups.items():
-        levels = {r["level"]: sum(r["level"] == g["level"] for g in group) for r in group}
-        where = ", ".join(f"{level} ({count})" for level, count in levels.items())
+        counts = {level: sum(r["level"] == level for r in group) for level in everywhere}
+        where = ", ".join(f"{level} ({count})" for level, count in counts.items() if count)
+        if len(set(counts.values())) == 1:
+            where = f"every level ({len(group) // len(everywhere)})"
         reason = " ".join(group[0]["reason"].replace("|", "/").split())
-        print(f"| `{cell}` | {tier} | {status} | {where} | {reason[:160]} |")
+        print(f"| `{cell}` | {tier} | {status} | {where} | {reason[:110]} |")
 
 
 def main() -> None:
@@ -200,21 +211,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print how near right cells come to the limits of docs/numerics.md.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--probe", action="append", default=[], metavar="GLOB", help="only these, as in amp-probe run")
     parser.add_argument("--level", action="append", help="only this level, as NAME=VALUE ('' is the default)")
     parser.add_argument("--save", help="write every record to this file too, one JSON object a line")
     parser.add_argument("--from", type=int, dest="first", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.first is not None:
-        for record in measured(asked.device, asked.seeds, asked.first):
+        for record in measured(asked.device, asked.seeds, asked.probe, asked.first):
             print(json.dumps(record), flush=True)
         return
     levels = asked.level if asked.level is not None else LEVELS if asked.device == "cpu" else ("",)
-    records = [r for level in levels for r in surveyed(level, asked.device, asked.seeds)]
+    records = [r for level in levels for r in surveyed(level, sys.argv[1:])]
     if asked.save:
         with open(asked.save, "w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(r)}\n" for r in records)
-    for tier in ("essential", "stress"):
-        table(records, tier)
+    unflagged(records)
+    by_level(records)
     flagged(records, asked.seeds)
 
 
