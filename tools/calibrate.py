@@ -152,7 +152,8 @@ def spread(values: Sequence[float]) -> str:
     """Median, 99th percentile and maximum, as cells of a table."""
     if len(values) < 2:
         return "- | - | -"
-    return f"{statistics.median(values):.2f} | {statistics.quantiles(values, n=100, method='inclusive')[98]:.2f} | {max(values):.2f}"
+    most = statistics.quantiles(values, n=100, method="inclusive")[98]
+    return f"{statistics.median(values):.2f} | {most:.2f} | {max(values):.2f}"
 
 
 def unflagged(records: Sequence[Record]) -> None:
