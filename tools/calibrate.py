@@ -60,7 +60,8 @@ def measured(device: str, seeds: int, globs: Sequence[str], first: int) -> Itera
             if recorder.stages:
                 o = recorder.outcome()
                 why = {"status": str(o.status), "reason": f"{o.stage}: {o.reason}", "code": o.code}
-                yield cell | why | {"seconds": o.seconds, "tensors": list(tensors)}
+                numbers = {name: value for stage in o.stages for name, value in stage.numbers.items()}
+                yield cell | why | {"seconds": o.seconds, "tensors": list(tensors), "numbers": numbers}
 
 
 def _plan(globs: Sequence[str]) -> list[tuple[Any, Any]]:
@@ -189,6 +190,17 @@ def by_level(records: Sequence[Record]) -> None:
         print(f"| {level} | {' | '.join(row)} |")
 
 
+def trained(records: Sequence[Record]) -> None:
+    """For every precision: the lowest and the highest of what unflagged trainings are judged by as a whole."""
+    names = ("cosine", "ratio_low", "ratio_high", "fall")
+    print("\nWhole trainings that are not flagged, beside float64's: lowest to highest.\n")
+    print(f"| precision | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+    for precision in PRECISIONS:
+        good = [r["numbers"] for r in records if r["precision"] == precision and r["status"] == "ok"]
+        seen = [sorted(numbers[name] for numbers in good if name in numbers) for name in names]
+        print(f"| {precision} | {' | '.join(f'{v[0]:.4f} to {v[-1]:.4f}' if v else '-' for v in seen)} |")
+
+
 def flagged(records: Sequence[Record], seeds: int) -> None:
     """Every flagged cell: at which levels, for how many seeds there, and the reason of the first."""
     print(f"\nFlagged cells: at which levels, and for how many of {seeds} seeds there (the first is the one in use).\n")
@@ -228,6 +240,7 @@ def main() -> None:
             file.writelines(f"{json.dumps(r)}\n" for r in records)
     unflagged(records)
     by_level(records)
+    trained(records)
     flagged(records, asked.seeds)
 
 
