@@ -121,7 +121,31 @@ def test_a_copy_that_takes_a_view_for_dense_is_seen(cell: Cell) -> None:
     assert (outcome.status, outcome.code) == ("inaccurate", "exact")
 
 
+def test_a_write_that_spills_over_is_seen(cell: Cell) -> None:
+    def copy(target: Tensor, source: Tensor, *args: Any) -> Tensor:
+        if not target.is_contiguous():
+            _truly.copy_(target.as_strided(target.shape, target.stride(), 0), source)
+        return _truly.copy_(target, source, *args)
+
+    outcome = cell("copy.roundtrip", "bf16-true", kernels={"aten::copy_": copy})
+    assert (outcome.status, outcome.stage) == ("inaccurate", "write")
+    assert "beside" in outcome.reason
+
+
 # --- autocast
+
+
+def test_a_region_that_is_never_left_is_seen(cell: Cell) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        outcome = cell("autocast.applies", "bf16-mixed")
+    assert (outcome.status, outcome.stage, outcome.code) == ("error", "leave", "stays")
+
+
+def test_gradients_after_a_pass_under_no_grad_are_judged(cell: Cell) -> None:
+    """pytorch#112583."""
+    kernels = {"aten::sum": lambda x, *args, **kwargs: torch.sum(x, *args, **kwargs) * 0.5}
+    outcome = cell("autocast.region", "bf16-mixed", "no_grad_first", kernels)
+    assert (outcome.status, outcome.stage) == ("inaccurate", "backward")
 
 
 def test_float32_under_autocast_is_inert(cell: Cell) -> None:
@@ -153,6 +177,15 @@ def test_a_norm_that_is_wrong_is_seen(cell: Cell, precision: str) -> None:
     assert (outcome.status, outcome.stage) == ("inaccurate", "clip")
 
 
+def test_a_gradient_below_the_limit_must_stay_what_it_is(cell: Cell) -> None:
+    kernels = {
+        "aten::mul_": lambda x, factor: _truly.mul_(x, factor * (1 + 2e-6)),
+        "aten::_foreach_mul_": lambda all_of, factor: _truly._foreach_mul_(all_of, factor * (1 + 2e-6)),
+    }
+    outcome = cell("optim.clip", "fp32", kernels=kernels)
+    assert (outcome.status, outcome.stage, outcome.code) == ("inaccurate", "below", "exact")
+
+
 def test_an_update_that_is_dropped_is_inert(cell: Cell) -> None:
     outcome = cell("optim.step", "fp32", "sgd", {"aten::add_": lambda x, *a, **k: x})
     assert (outcome.status, outcome.code) == ("inert", "unmoved")
@@ -178,7 +211,7 @@ def _unscale(found: bool, factor: float) -> Kernels:
 
 
 @pytest.mark.parametrize("variant", ["sgd", "adamw"])
-@pytest.mark.parametrize("factor", [0.0, 0.5, 1.01])
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.01, 1.0 + 2.0**-12])
 def test_unscaling_that_changes_gradients_is_seen(cell: Cell, variant: str, factor: float) -> None:
     """pytorch#184286: zeroed in silence."""
     outcome = cell("scaler.lifecycle", "fp16-mixed", variant, _unscale(True, factor))
@@ -190,7 +223,7 @@ def test_an_infinite_gradient_that_moves_parameters_is_seen(cell: Cell, variant:
     """pytorch#186360."""
     outcome = cell("scaler.lifecycle", "fp16-mixed", variant, _unscale(False, 1.0))
     wrong = stage(outcome, "inf_step")
-    assert wrong.status == "inaccurate"
+    assert (wrong.status, wrong.code) == ("inaccurate", "moved")
     assert stage(outcome, "step").status == "ok"
 
 
@@ -198,6 +231,30 @@ def test_a_scale_that_never_changes_is_seen(cell: Cell) -> None:
     kernels = {"aten::_amp_update_scale_": lambda scale, *a: scale}
     outcome = cell("scaler.lifecycle", "fp16-mixed", "sgd", kernels)
     assert (outcome.status, outcome.stage, outcome.code) == ("inaccurate", "inf_step", "scale")
+
+
+def test_a_scale_that_never_grows_is_seen(cell: Cell) -> None:
+    def kernel(scale: Tensor, tracker: Tensor, found: Tensor, growth: float, backoff: float, interval: int) -> Tensor:
+        return scale.mul_(backoff) if found.item() else scale
+
+    outcome = cell("scaler.lifecycle", "fp16-mixed", "sgd", {"aten::_amp_update_scale_": kernel})
+    assert (outcome.status, outcome.stage, outcome.code) == ("inaccurate", "growth", "scale")
+
+
+def test_a_loss_that_is_not_scaled_exactly_is_seen(cell: Cell) -> None:
+    def mul(a: Tensor, b: Tensor) -> Tensor:
+        return _truly.mul(a, b * 1.001 if b.dim() == 0 else b)
+
+    outcome = cell("scaler.lifecycle", "fp16-mixed", "sgd", {"aten::mul": mul})
+    assert (stage(outcome, "scale").status, stage(outcome, "scale").code) == ("inaccurate", "exact")
+
+
+def test_a_micro_batch_that_is_not_added_is_seen(cell: Cell) -> None:
+    def add(x: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
+        return _truly.add_(x, other, **kwargs) if kwargs else x
+
+    outcome = cell("scaler.lifecycle", "fp16-mixed", "sgd", {"aten::add_": add})
+    assert (outcome.status, outcome.stage) == ("inaccurate", "accumulation")
 
 
 def test_a_scaler_that_needs_float64_on_the_device_names_its_stage(cell: Cell) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from amp_matrix.precision import parse
 from amp_matrix.survey import Outcome
+from amp_probe import devices
 from amp_probe.case import Script
 from amp_probe.draw import Draw
 from amp_probe.harness.recorder import Recorder, Stopped
@@ -108,6 +109,24 @@ def test_a_judgement_reaches_the_stage() -> None:
         assert not place.judge(draft, "other", right.bfloat16() * 1.25, right)
     assert (draft.status, draft.dtypes["other"]) == ("inaccurate", "bfloat16")
     assert [e.name for e in draft.errors] == ["same", "other"]
+
+
+def test_a_floor_forgives_what_is_small_beside_other_gradients() -> None:
+    place, small = lab(), DRAW.normal(64) * 2.0**-12
+    with place.stage("judge") as draft:
+        assert place.judge(draft, "with", small.bfloat16() * 1.25, small, floor=1.0)
+        assert not place.judge(draft, "without", small.bfloat16() * 1.25, small)
+
+
+def test_what_the_device_still_owes_is_waited_for_inside_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(devices.cpu, "synchronize", late)
+    place = lab()
+    with pytest.raises(Stopped), place.stage("launch"):
+        pass
+    assert (place.recorder.outcome().status, place.recorder.outcome().stage) == ("error", "launch")
 
 
 def test_the_ideal_is_run_once_and_only_when_asked_for() -> None:

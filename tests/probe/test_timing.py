@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from amp_matrix.survey import Outcome
 from amp_probe.case import Timing
 from amp_probe.draw import Draw
 from amp_probe.harness.script import Lab
-from amp_probe.harness.timing import REPEATS, gain
+from amp_probe.harness.timing import REPEATS, Gain, gain
 
 DRAW = Draw("test.timing")
 ratios = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=15)
@@ -49,6 +50,26 @@ def test_one_disturbed_repeat_of_many_does_not_move_the_interval_out(seen: list[
 
 def test_few_repeats_give_the_whole_range() -> None:
     assert gain([1.0, 3.0, 2.0]) == (2.0, 1.0, 3.0)
+
+
+def test_only_what_is_slower_beyond_doubt_is_emulated() -> None:
+    assert Gain(0.5, 0.4, 0.79).emulated
+    assert not Gain(0.5, 0.4, 0.81).emulated
+
+
+def test_what_goes_first_alternates(run_case: Callable[..., Outcome]) -> None:
+    calls: list[str] = []
+
+    def build(lab: Lab) -> Callable[[], None]:
+        def work() -> None:
+            calls.append(lab.precision.compute)
+            time.sleep(0.003)
+
+        return work
+
+    repeats = run_case(Timing(build), DRAW, "bf16-mixed").stages[-1].numbers["repeats"]
+    switches = sum(a != b for a, b in itertools.pairwise(calls))
+    assert switches == 1 + repeats  # one in build, one in each repeat, none between repeats
 
 
 def test_slower_beyond_doubt_is_emulated_after_few_repeats(run_case: Callable[..., Outcome]) -> None:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from amp_matrix.survey import Outcome, Stage
 from amp_probe.case import Training
 from amp_probe.draw import Draw
-from amp_probe.harness.training import anchors
+from amp_probe.harness.recorder import Draft
+from amp_probe.harness.training import anchors, judge_movement
 from amp_probe.probes.models import MLP, Transformer, numbers, sentences
 
 Run = Callable[..., Outcome]
@@ -194,6 +195,31 @@ def test_a_loss_that_stays_is_inert(run_case: Run) -> None:
     assert movement.numbers["fall"] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_a_stale_loop_that_is_too_slow_to_be_wrong_elsewhere_is_inert(run_case: Run) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        outcome = run_case(*training("stale.slow", lambda p: torch.optim.SGD(p, lr=1e-4)), "bf16-mixed")
+    assert (outcome.status, outcome.stage) == ("inert", "movement")
+    assert outcome.reason.startswith("the loss stayed at")
+
+
+@pytest.mark.parametrize(
+    ("moved", "status"),
+    [
+        (lambda right: right, "ok"),
+        (lambda right: right * 0.79, "inaccurate"),
+        (lambda right: right * 1.26, "inaccurate"),
+        (lambda right: right + 0.5 * right.roll(1), "inaccurate"),
+        (lambda right: -right, "inaccurate"),
+        (lambda right: right * 0.0, "inert"),
+        (lambda right: right * float("nan"), "inaccurate"),
+    ],
+)
+def test_movement_is_judged_by_length_and_by_direction(moved: Callable[[Tensor], Tensor], status: str) -> None:
+    draft, right = Draft("movement"), Draw("test.movement").normal(64)
+    judge_movement(draft, "x", moved(right), right, by_movement=True)
+    assert draft.status == status
+
+
 def test_a_frozen_parameter_is_seen(run_case: Run) -> None:
     outcome = run_case(*training("frozen", adamw, Frozen), "bf16-mixed")
     assert (outcome.status, outcome.stage, outcome.code) == ("inaccurate", "step0", "no_gradient")
@@ -281,7 +307,8 @@ def test_state_that_is_wrong_is_seen_and_kept(run_case: Run) -> None:
             group = self.param_groups[0]["params"]
             if on_device(group):
                 self.state[group[1]]["exp_avg_sq"].mul_(0.5)
+                self.state[group[3]]["exp_avg"].mul_(0.5)
 
     found = stage(run_case(*training("forgetful", lambda p: Forgetful(p, lr=0.003)), "bf16-mixed"), "step0")
     assert (found.status, found.reason.partition(":")[0]) == ("inaccurate", "0.bias exp_avg_sq")
-    assert "0.bias exp_avg_sq" in {e.name for e in found.errors}
+    assert {"0.bias exp_avg_sq", "2.bias exp_avg"} <= {e.name for e in found.errors}

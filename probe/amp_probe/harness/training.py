@@ -128,7 +128,7 @@ class _Run:
         for name, parameter in self.parameters.items():
             if name in self.right.moving:
                 start, end = self.right.start[name], self.right.end[name]
-                _judge_movement(draft, name, float64(parameter) - start, end - start, by_movement)
+                judge_movement(draft, name, float64(parameter) - start, end - start, by_movement)
         if not by_movement:
             _judge_fall(draft, losses, self.right.losses)
 
@@ -167,7 +167,8 @@ def _train(case: Training, posed: Problem) -> Course:
     return Course(tuple(losses), start, {name: p.detach() for name, p in end.items()}, frozenset(moving))
 
 
-def _judge_movement(draft: Draft, name: str, got: Tensor, right: Tensor, by_movement: bool) -> None:
+def judge_movement(draft: Draft, name: str, got: Tensor, right: Tensor, by_movement: bool) -> None:
+    """Judge how far and which way a tensor went, both in float64: that it moved at all, and with SGD where to."""
     if not got.any():
         draft.fail(Status.INERT, f"{name} never moved", "unmoved")
         return

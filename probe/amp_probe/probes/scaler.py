@@ -114,13 +114,13 @@ class _Life:
         before, state = self._values(), self._state()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.expected *= _BACKOFF
-        self._check_scale(draft)
         for name, value in self._values().items():
             if not torch.equal(value, before[name]):
                 draft.fail(Status.INACCURATE, f"{name} moved in a step with an infinite gradient", "moved")
         if any(not torch.equal(new, old) for new, old in zip(self._state(), state, strict=True)):
             draft.fail(Status.INACCURATE, "the optimizer's state changed in a step with an infinite gradient", "moved")
+        self.expected *= _BACKOFF
+        self._check_scale(draft)
 
     def growth(self, draft: Draft) -> None:
         """After so many good steps in a row the scale doubles, and not before."""
