@@ -27,7 +27,7 @@ LEVELS = (
     "ATEN_CPU_CAPABILITY=avx2",
     "ATEN_CPU_CAPABILITY=default",
 )
-PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16-true", "fp16-true")
+PRECISIONS = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16-true", "fp16-true")
 FINE = ("ok", "unsupported", "not_run")
 Record = dict[str, Any]
 
@@ -49,7 +49,7 @@ def measured(device: str, seeds: int, globs: Sequence[str], first: int) -> Itera
     warnings.simplefilter("ignore")
     tensors: list[Record] = []
     op.compare = script.compare = _spy(tensors)
-    for place, (spec, make) in list(enumerate(_plan(globs)))[first:]:
+    for place, (spec, make) in list(enumerate(_plan(device, globs)))[first:]:
         for salt in range(seeds):
             cell = {"place": place, "cell": spec.id, "tier": spec.tier, "precision": spec.precision, "salt": salt}
             yield cell
@@ -64,13 +64,14 @@ def measured(device: str, seeds: int, globs: Sequence[str], first: int) -> Itera
                 yield cell | why | {"seconds": o.seconds, "tensors": list(tensors), "numbers": numbers}
 
 
-def _plan(globs: Sequence[str]) -> list[tuple[Any, Any]]:
+def _plan(device: str, globs: Sequence[str]) -> list[tuple[Any, Any]]:
     """Every cell with what makes its case, in one order: a variant's precisions stand together."""
     from amp_probe.probes import ALL
     from amp_probe.suite import plan
 
     makes = {(probe.name, variant): probe.make for probe in ALL for variant in probe.variants}
     specs = plan((probe for probe in ALL if not probe.alone), "core", globs, PRECISIONS)
+    specs = [spec for spec in specs if spec.precision != "tf32" or device.startswith("cuda")]
     return [(spec, makes[spec.probe, spec.variant]) for spec in specs]
 
 
@@ -149,6 +150,12 @@ def shares(records: Iterable[Record], number: str) -> list[float]:
     return [t[number] / t[limit] for r in records for t in r["tensors"] if 0.0 < t[limit] < float("inf")]
 
 
+def present(records: Iterable[Record]) -> list[str]:
+    """The precisions that were measured, in their order."""
+    found = {r["precision"] for r in records}
+    return [precision for precision in PRECISIONS if precision in found]
+
+
 def spread(values: Sequence[float]) -> str:
     """Median, 99th percentile and maximum, as cells of a table."""
     if len(values) < 2:
@@ -165,7 +172,7 @@ def unflagged(records: Sequence[Record]) -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for tier in ("essential", "stress"):
-        for precision in PRECISIONS:
+        for precision in present(records):
             group = [r for r in records if r["tier"] == tier and r["precision"] == precision]
             good = [r for r in group if r["status"] == "ok"]
             tensors = [t for r in good for t in r["tensors"]]
@@ -179,11 +186,12 @@ def unflagged(records: Sequence[Record]) -> None:
 def by_level(records: Sequence[Record]) -> None:
     """For every level: the largest shares in unflagged essential cells."""
     print("\nThe largest share of the limits of n / s in unflagged essential cells, by level.\n")
-    print(f"| level | {' | '.join(PRECISIONS)} |\n|---|{'---|' * len(PRECISIONS)}")
+    precisions = present(records)
+    print(f"| level | {' | '.join(precisions)} |\n|---|{'---|' * len(precisions)}")
     good = [r for r in records if r["tier"] == "essential" and r["status"] == "ok"]
     for level in dict.fromkeys(r["level"] for r in records):
         row = []
-        for precision in PRECISIONS:
+        for precision in precisions:
             own = [r for r in good if r["level"] == level and r["precision"] == precision]
             most = [max(near) for number in "ns" if (near := shares(own, number))]
             row.append(" / ".join(f"{share:.2f}" for share in most) or "-")
@@ -195,8 +203,9 @@ def trained(records: Sequence[Record]) -> None:
     names = ("cosine", "ratio_low", "ratio_high", "fall")
     print("\nWhole trainings that are not flagged, beside float64's: lowest to highest.\n")
     print(f"| precision | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for precision in PRECISIONS:
-        good = [r["numbers"] for r in records if r["precision"] == precision and r["status"] == "ok"]
+    right = [r for r in records if r["cell"].startswith("train.") and r["status"] == "ok"]
+    for precision in present(records):
+        good = [r["numbers"] for r in right if r["precision"] == precision]
         seen = [sorted(numbers[name] for numbers in good if name in numbers) for name in names]
         print(f"| {precision} | {' | '.join(f'{v[0]:.4f} to {v[-1]:.4f}' if v else '-' for v in seen)} |")
 
