@@ -70,8 +70,8 @@ def _plan(device: str, globs: Sequence[str]) -> list[tuple[Any, Any]]:
     from amp_probe.suite import plan
 
     makes = {(probe.name, variant): probe.make for probe in ALL for variant in probe.variants}
-    specs = plan((probe for probe in ALL if not probe.alone), "core", globs, PRECISIONS)
-    specs = [spec for spec in specs if spec.precision != "tf32" or device.startswith("cuda")]
+    precisions = [p for p in PRECISIONS if p != "tf32" or device.startswith("cuda")]
+    specs = plan((probe for probe in ALL if not probe.alone), "core", globs, precisions)
     return [(spec, makes[spec.probe, spec.variant]) for spec in specs]
 
 
