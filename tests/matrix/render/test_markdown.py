@@ -105,7 +105,7 @@ def test_a_line_that_starts_like_a_list_is_a_paragraph(survey: Survey, plans: tu
 
 
 def test_it_is_trimmed_with_a_note(make: object, large: Survey) -> None:
-    surveys = [make(cells=large.cells, device=f"cuda:{i}") for i in range(12)]  # type: ignore[operator]
+    surveys = [make(cells=large.cells, device=f"cuda:{i}") for i in range(40)]  # type: ignore[operator]
     text = markdown.render(surveys, [])
     assert len(text.encode()) < 1024 * 1024
     assert re.search(r"_Trimmed to fit: \d+ more lines\.", text)
