@@ -30,7 +30,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::con
 
 
 class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Each non-view, non-mutating call runs on the device for its dtype; its value is recomputed on the CPU in float64.
+    """Each call that is no view runs on the device for its dtype; its value is recomputed on the CPU in float64.
 
     The value comes from the same operands and is rounded once to the dtype that the device gave, so the device's own
     autocast policy is followed. `kept` names the calls whose value had to stay the device's. `tf32` rounds the
@@ -48,8 +48,10 @@ class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         name = func._schema.name
+        if _in_place(func, args) and name not in _EXACT_MUTATIONS and name not in _DRAWS:
+            return self._mutate(func, name, args, kwargs)
+        out = func(*args, **kwargs)
         if not any(_rounded(x) for x in _tensors(out)) or name in _COPIES or name in _DRAWS:
             return out
         if torch.Tag.nondeterministic_seeded in func.tags and fused.form(name) is None:
@@ -65,6 +67,17 @@ class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001 -- whatever keeps float64 away, the device's value stays and is named
             self.kept.add(name)
             return out
+
+    def _mutate(self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """An in-place call: its value is taken from copies of the operands, before the device changes the first."""
+        try:
+            exact = _recompute(func, name, args, kwargs, self.tf32 and name.rstrip("_") in _PRODUCTS)
+        except Exception:  # noqa: BLE001 -- as above
+            self.kept.add(name)
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        args[0].copy_(exact.to(args[0].dtype))
+        return out
 
 
 def run_ideal(work: Callable[[], T], tf32: bool = False) -> tuple[T, tuple[str, ...]]:
@@ -128,6 +141,12 @@ def _merge(out: Any, exact: Any) -> Any:
     if not isinstance(exact, Tensor) or exact.dtype is not torch.float64 or exact.shape != out.shape:
         raise RuntimeError("the float64 form gave something else")
     return torch.empty_like(out).copy_(exact.to(out.dtype))
+
+
+def _in_place(func: Any, args: Any) -> bool:
+    """Whether the call changes its first argument, a floating tensor, and nothing else."""
+    written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return written == [0] and bool(args) and _rounded(args[0]) and func._schema.name.endswith("_")
 
 
 def _tensors(out: Any) -> list[Any]:

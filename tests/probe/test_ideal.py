@@ -79,13 +79,30 @@ def test_views_keep_their_layout_and_alias() -> None:
     assert result.data_ptr() == x.data_ptr()
 
 
-def test_an_in_place_call_keeps_the_devices_value_and_is_named() -> None:
+def test_an_in_place_call_is_computed_from_what_stood_there_before() -> None:
+    x = values(8, 8).bfloat16()
+    result, kept = run_ideal(lambda: x.clone().mul_(1.1).add_(x))
+    assert kept == ()
+    assert torch.equal(result, ((x.double() * 1.1).bfloat16().double() + x.double()).bfloat16())
+
+
+def test_an_in_place_call_on_a_view_reaches_the_whole() -> None:
+    x = values(8, 8).bfloat16()
+
     def work() -> Tensor:
-        return values(8, 8).bfloat16().mul_(1.1)
+        y = x.clone()
+        y[2].mul_(3.0)
+        return y
 
     result, kept = run_ideal(work)
-    assert kept == ("aten::mul_",)
-    assert torch.equal(result, work())
+    assert kept == ()
+    assert torch.equal(result[2], (x[2].double() * 3.0).bfloat16())
+    assert torch.equal(result[3:], x[3:])
+
+
+def test_a_call_that_writes_elsewhere_keeps_the_devices_value_and_is_named() -> None:
+    x = values(8, 8).bfloat16()
+    assert run_ideal(lambda: torch.mul(x, 1.1, out=torch.empty_like(x)))[1] == ("aten::mul",)
 
 
 def test_copies_and_fills_in_place_are_exact_and_not_named() -> None:
