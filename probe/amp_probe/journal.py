@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,9 @@ from amp_matrix.survey import Cell, Environment
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a journal belongs to. Two headers with equal `plan` and `identity` are the same run's."""
+    """What a journal belongs to. `plan` is a hash of the cells to run; `started` is UTC, ISO 8601."""
 
     plan: str
-    identity: str
     device: str
     suite: str
     started: str
@@ -57,22 +55,43 @@ def create(folder: Path, name: str, header: Header) -> Journal:
     path = folder / f"{name}.jsonl"
     lock = FileLock(f"{path}.lock", timeout=0)
     lock.acquire()
-    journal = Journal(path, header, {}, lock)
-    os.write(journal._fd, msgspec.json.encode(header) + b"\n")
-    return journal
+    try:
+        path.write_bytes(msgspec.json.encode(header) + b"\n")
+        return Journal(path, header, {}, lock)
+    except OSError:
+        lock.release()
+        raise
 
 
-def resume(folder: Path, plan: str, identity: str) -> Journal | None:
-    """The newest unlocked journal of the same plan and identity, its torn last line cut off, or None."""
+def resume(folder: Path, wanted: Header) -> Journal | None:
+    """The newest unlocked journal of the same run, its torn last line cut off, or None.
+
+    The same run has the same plan and device, and an environment whose identity and scoped fields are equal: what was
+    measured under other settings must not be taken for what these would give.
+    """
     for path in sorted(folder.glob("*.jsonl"), reverse=True) if folder.is_dir() else ():
         lock = FileLock(f"{path}.lock", timeout=0)
-        with contextlib.suppress(Timeout):
+        try:
             lock.acquire()
+        except (Timeout, OSError):
+            continue
+        try:
             found = _read(path)
-            if found is not None and (found[0].plan, found[0].identity) == (plan, identity):
+            if found is not None and _same_run(found[0], wanted):
                 return Journal(path, found[0], found[1], lock)
-            lock.release()
+        except OSError:  # gone since it was listed, or not to be read: not this run's
+            pass
+        lock.release()
     return None
+
+
+def _same_run(found: Header, wanted: Header) -> bool:
+    return (found.plan, found.device, found.environment.identity, found.environment.scoped) == (
+        wanted.plan,
+        wanted.device,
+        wanted.environment.identity,
+        wanted.environment.scoped,
+    )
 
 
 def _read(path: Path) -> tuple[Header, dict[str, Cell]] | None:

@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from amp_matrix import codec
-from amp_matrix.environment import identity_key
 from amp_matrix.store import Store, StoreError
 from amp_matrix.survey import Cell, Environment, Outcome, Stage, Status, Survey, conclude, not_run
 from amp_matrix.version import __version__
@@ -126,26 +125,30 @@ def run(options: Options, progress: Progress) -> Result:
         pools = _Pools(stack, options)
         specs = _list(pools.of("cpu"), options)
         found = _ask(pools.of("cpu"), FindDevices(options.devices), Resolved)
-        surveys, absent = [], list(found.absent)
-        for device in found.present:
-            try:
-                environment = codec.decode_environment(_answer(pools.of(device), Capture()))
-            except RunError as error:
-                absent.append(Absent(device, f"its environment could not be captured: {error}"))
-                continue
-            surveys.append(_survey(device, environment, specs, options, pools.of(device), progress))
-        if not surveys:
-            raise NothingToProbe(tuple(absent))
-        return Result(tuple(surveys), tuple(absent))
+        captured, absent = _captured(pools, found)
+        if not captured:
+            raise NothingToProbe(absent)
+        surveys = (_survey(d, env, specs, options, pools.of(d), progress) for d, env in captured.items())
+        return Result(tuple(surveys), absent)
 
 
 def capture(devices: tuple[str, ...] = ()) -> tuple[dict[str, Environment], tuple[Absent, ...]]:
     """The environment of each device that is here, captured in a worker, and the devices that are not here."""
     with ExitStack() as stack:
         pools = _Pools(stack, Options(store=Path()))
-        found = _ask(pools.of("cpu"), FindDevices(devices), Resolved)
-        read = {d: codec.decode_environment(_answer(pools.of(d), Capture())) for d in found.present}
-        return read, found.absent
+        return _captured(pools, _ask(pools.of("cpu"), FindDevices(devices), Resolved))
+
+
+def _captured(pools: _Pools, found: Resolved) -> tuple[dict[str, Environment], tuple[Absent, ...]]:
+    """The environment of each device that is here; one whose capture fails is as good as absent."""
+    captured: dict[str, Environment] = {}
+    absent = list(found.absent)
+    for device in found.present:
+        try:
+            captured[device] = codec.decode_environment(_answer(pools.of(device), Capture()))
+        except RunError as error:
+            absent.append(Absent(device, f"its environment could not be captured: {error}"))
+    return captured, tuple(absent)
 
 
 def _list(pool: Pool, options: Options) -> tuple[Spec, ...]:
@@ -182,6 +185,7 @@ def _survey(
     header = _header(device, environment, specs, options)
     book = _journal(options, header, progress)
     done = dict(book.done) if book else {}
+    before = sum(cell.outcome.seconds for cell in done.values())
     todo = [s for s in specs if s.id not in done]
     progress.started(device, len(todo))
     for cell in _cells(pool, todo, options.jobs if device == "cpu" else 1):
@@ -193,7 +197,7 @@ def _survey(
         device=device,
         suite=header.suite,
         started=book.header.started if book else header.started,
-        seconds=time.perf_counter() - started,
+        seconds=round(time.perf_counter() - started + before, 3),
         environment=environment,
         cells=tuple(done[s.id] for s in specs),
     )
@@ -226,14 +230,14 @@ def outcome_of(answer: Answer) -> Outcome:
         return not_run(f"the device was lost: {answer.detail}", "device_lost")
     finished, running = read_announced(answer.announced)
     status = {"crash": Status.CRASH, "timeout": Status.TIMEOUT}.get(answer.kind, Status.ERROR)
-    last = Stage(name=running or "start", status=status, reason=answer.detail, code=answer.kind, seconds=answer.seconds)
+    place = running or (f"after {finished[-1].name}" if finished else "start")
+    last = Stage(name=place, status=status, reason=answer.detail, code=answer.kind, seconds=answer.seconds)
     return conclude([*finished, last], notes=answer.notes, seconds=answer.seconds)
 
 
 def _header(device: str, environment: Environment, specs: Sequence[Spec], options: Options) -> Header:
     return Header(
-        plan=hashlib.sha256(msgspec.json.encode([*specs, options.modules])).hexdigest(),
-        identity=identity_key(environment),
+        plan=hashlib.sha256(msgspec.json.encode([__version__, options.modules, *specs])).hexdigest(),
         device=device,
         suite=options.suite,
         started=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -246,7 +250,7 @@ def _journal(options: Options, header: Header, progress: Progress) -> Journal | 
     """The journal to resume or a new one; None, with a warning, where the store's folder refuses one."""
     folder = Store(options.store).journals
     try:
-        found = journals.resume(folder, header.plan, header.identity) if options.resume else None
+        found = journals.resume(folder, header) if options.resume else None
         name = f"{header.started.replace(':', '')}-{header.device.replace(':', '')}-{time.time_ns() % 10**9:09d}"
         return found or journals.create(folder, name, header)
     except OSError as error:

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -91,8 +92,13 @@ def open_session(argument: bytes) -> Session:
 
 
 def registry(modules: Iterable[str] = ()) -> tuple[Probe, ...]:
-    """The probes that ship, and those that each named module declares as PROBES."""
-    return ALL + tuple(p for name in modules for p in importlib.import_module(name).PROBES)
+    """The probes that ship, and those that each named module declares as PROBES; ValueError where two are the same."""
+    probes = ALL + tuple(p for name in modules for p in importlib.import_module(name).PROBES)
+    counts = Counter((p.name, variant) for p in probes for variant in p.variants)
+    twice = [f"{name}[{variant}]" for (name, variant), count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"declared twice: {', '.join(twice)}")
+    return probes
 
 
 def seed(text: str) -> None:

@@ -11,10 +11,10 @@ import threading
 import time
 
 import torch
-from amp_probe.harness.script import Lab
-from amp_probe.numerics import Draw
 
 from amp_probe.case import Op, Script
+from amp_probe.harness.script import Lab
+from amp_probe.numerics import Draw
 from amp_probe.suite import Probe
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from amp_matrix.store import Store
 from fault_probes import FAULTS
 
 from amp_matrix import codec
+from amp_matrix.store import Store
 from amp_matrix.survey import Cell, Outcome, Survey
 from amp_probe.run import Options, run
 
