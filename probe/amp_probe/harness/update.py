@@ -22,19 +22,26 @@ class Twin:
     Its settings (learning rate, eps) come from `make`, not from the device's optimizer, so that those are judged too.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, make: Make) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, make: Make, scale: float = 1.0
+    ) -> None:
         self.before = {name: float64(p) for name, p in parameters.items()}
         self.parameters = {name: nn.Parameter(value.clone()) for name, value in self.before.items()}
         self.optimizer = make(list(self.parameters.values()))
         for name, parameter in parameters.items():
             twin = self.parameters[name]
-            twin.grad = None if parameter.grad is None else float64(parameter.grad)
+            twin.grad = None if parameter.grad is None else float64(parameter.grad) / scale
             if optimizer.state.get(parameter):
-                self.optimizer.state[twin] = {k: _wide(v) for k, v in optimizer.state[parameter].items()}
+                self.optimizer.state[twin] = state_of(optimizer, parameter)
 
     def step(self) -> None:
         """Do the step in float64."""
         self.optimizer.step()
+
+
+def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    """A copy of what the optimizer keeps for a parameter, on the CPU, floating tensors in float64."""
+    return {key: _wide(value) for key, value in optimizer.state.get(parameter, {}).items()}
 
 
 def judged_step(
@@ -44,14 +51,17 @@ def judged_step(
     optimizer: torch.optim.Optimizer,
     make: Make,
     step: Callable[[], object],
+    scale: float = 1.0,
 ) -> None:
     """Take the step on the device and judge every parameter and every tensor of state after it.
+
+    `make` gives the float64 optimizer; `scale` is what the gradients are still multiplied by when the step begins.
 
     A parameter is compared with the float64 one rounded once, in eps of its own dtype. One that stays where it was
     while the float64 one moves is `inert`. Of the errors the stage keeps those over a limit and the nearest to one.
     """
     before = len(draft.errors)
-    twin = Twin(parameters, optimizer, make)
+    twin = Twin(parameters, optimizer, make, scale)
     step()
     lab.synchronize()
     twin.step()

@@ -14,6 +14,9 @@ from amp_probe.probes import (
     norm,
     optim,
     scaler,
+    scaler_forms,
+    scaler_gradients,
+    scaler_range,
     speed,
     train,
 )
@@ -31,6 +34,9 @@ _FAMILIES = (
     loss,
     optim,
     scaler,
+    scaler_forms,
+    scaler_gradients,
+    scaler_range,
     train,
     speed,
 )

@@ -23,7 +23,8 @@ _OPTIMIZERS: dict[str, Make] = {
 
 
 def lifecycle(draw: Draw) -> Script:
-    """Scale, backward, unscale, clip, step; a step with an infinite gradient; growth; accumulation of micro-batches.
+    """Scale, backward, unscale, clip, step; a step with an infinite gradient; growth; accumulation of micro-batches; a
+    step that unscales by itself.
 
     Would have caught pytorch#142397 (mps has no float64: step raises), pytorch#184286 (unscaling zeroes gradients in
     silence), pytorch#186360 (an infinite gradient and parameters move), and names pytorch#74739 (float16 parameters
@@ -34,7 +35,7 @@ def lifecycle(draw: Draw) -> Script:
     def run(lab: Lab) -> None:
         with lab.stage("build"):
             life = _Life(lab, posed, _OPTIMIZERS[draw.variant])
-        for name in ("scale", "backward", "unscale", "clip", "step", "inf_step", "growth", "accumulation"):
+        for name in ("scale", "backward", "unscale", "clip", "step", "inf_step", "growth", "accumulation", "last_step"):
             with lab.stage(name) as draft:
                 getattr(life, name)(draft)
 
@@ -138,6 +139,14 @@ class _Life:
         self._judge_gradients(draft)
         self._judged_step(draft)
 
+    def last_step(self, draft: Draft) -> None:
+        """Without `unscale_`, as most users write it: `step` divides by the scale."""
+        self._accumulate(parts=1)
+        scale = self.scaler.get_scale()
+        judged_step(self.lab, draft, self.parameters, self.optimizer, self.make, self._step, scale)
+        self.expected *= _GROWTH
+        self._check_scale(draft)
+
     def _loss(self, rows: slice = slice(None)) -> Tensor:
         with self.lab.enter():
             return self.posed.loss(self.model(self.x[rows]), self.target[rows])
@@ -175,4 +184,6 @@ class _Life:
         return [float64(t) for t in tensors if isinstance(t, Tensor)]
 
 
-PROBES: tuple[Probe, ...] = (Probe("scaler.lifecycle", lifecycle, tuple(_OPTIMIZERS), ("fp16-mixed", "fp16-true")),)
+PROBES: tuple[Probe, ...] = (
+    Probe("scaler.lifecycle", lifecycle, tuple(_OPTIMIZERS), ("fp16-mixed", "bf16-true", "fp16-true")),
+)
