@@ -19,7 +19,6 @@ Cell = Callable[..., Outcome]
 
 PROBES = {p.name: p for family in (basic, autocast, scaler, optim, train, speed) for p in family.PROBES}
 SOUND = ("fp32", "bf16-mixed", "fp16-mixed")
-_LOSES_GRAPH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
 _truly = torch.ops.aten
 
 
@@ -39,8 +38,7 @@ def stage(outcome: Outcome, name: str) -> Stage:
 
 
 def _sound() -> list[tuple[Probe, str, str]]:
-    own = ("loop", "no_grad_first")  # have tests of their own
-    every = [(p, v, c) for p in PROBES.values() if not p.alone for v in p.variants if v not in own for c in SOUND]
+    every = [(p, v, c) for p in PROBES.values() if not p.alone for v in p.variants for c in SOUND]
     return [(p, v, c) for p, v, c in every if c in p.precisions]
 
 
@@ -143,24 +141,6 @@ def test_a_region_that_is_never_left_is_seen(cell: Cell) -> None:
     assert (outcome.status, outcome.stage, outcome.code) == ("error", "leave", "stays")
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
-def test_weights_keep_their_graph_after_a_pass_under_no_grad_or_the_stage_says_so(cell: Cell, precision: str) -> None:
-    """pytorch#112583: torch 2.5.1 has it, 2.13.0 does not."""
-    outcome = cell("autocast.region", precision, "no_grad_first")
-    if _LOSES_GRAPH:
-        assert (outcome.status, outcome.stage) in (("ok", ""), ("error", "backward"))
-    else:
-        assert (outcome.status, outcome.reason) == ("ok", "")
-
-
-@pytest.mark.skipif(_LOSES_GRAPH, reason="this torch may have pytorch#112583")
-def test_gradients_after_a_pass_under_no_grad_are_judged(cell: Cell) -> None:
-    """pytorch#112583."""
-    kernels = {"aten::sum": lambda x, *args, **kwargs: torch.sum(x, *args, **kwargs) * 0.5}
-    outcome = cell("autocast.region", "bf16-mixed", "no_grad_first", kernels)
-    assert (outcome.status, outcome.stage) == ("inaccurate", "backward")
-
-
 def test_float32_under_autocast_is_inert(cell: Cell) -> None:
     kernels = {"aten::mm": lambda a, b: _truly.mm(a.float(), b.float())}
     outcome = cell("autocast.applies", "bf16-mixed", kernels=kernels)
@@ -171,13 +151,6 @@ def test_float32_under_autocast_is_inert(cell: Cell) -> None:
 def test_bfloat16_under_the_name_of_float16_is_inaccurate(cell: Cell) -> None:
     kernels = {"aten::mm": lambda a, b: _truly.mm(a.bfloat16(), b.bfloat16()).to(a.dtype)}
     assert cell("autocast.applies", "fp16-mixed", kernels=kernels).status == "inaccurate"
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
-def test_a_loop_inside_one_region_is_inert_everywhere(cell: Cell, precision: str) -> None:
-    """Flow-Factory PR 186."""
-    outcome = cell("autocast.region", precision, "loop")
-    assert (outcome.status, outcome.code) == ("inert", "unmoved")
 
 
 # --- optimizers

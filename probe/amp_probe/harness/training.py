@@ -130,7 +130,7 @@ class _Run:
                 start, end = self.right.start[name], self.right.end[name]
                 judge_movement(draft, name, float64(parameter) - start, end - start, by_movement)
         if not by_movement:
-            _judge_fall(draft, losses, self.right.losses)
+            judge_fall(draft, losses, self.right.losses)
 
     def _finite(self, draft: Draft) -> None:
         """Fault(nonfinite) where a parameter or a loss is not: nothing after it can be judged."""
@@ -184,7 +184,7 @@ def judge_movement(draft: Draft, name: str, got: Tensor, right: Tensor, by_movem
         draft.fail(Status.INACCURATE, reason, "movement")
 
 
-def _judge_fall(draft: Draft, losses: Sequence[float], right: Sequence[float]) -> None:
+def judge_fall(draft: Draft, losses: Sequence[float], right: Sequence[float]) -> None:
     """AdamW: after some steps its movement is noise, and only the fall of the loss can be compared."""
     part = (losses[0] - losses[-1]) / (right[0] - right[-1])
     draft.numbers["fall"] = part

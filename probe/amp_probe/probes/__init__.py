@@ -6,6 +6,8 @@ from amp_probe.probes import (
     activation,
     attention,
     autocast,
+    autocast_cache,
+    autocast_regions,
     basic,
     conv,
     embedding,
@@ -25,6 +27,8 @@ from amp_probe.suite import Probe
 _FAMILIES = (
     basic,
     autocast,
+    autocast_regions,
+    autocast_cache,
     matmul,
     conv,
     embedding,

@@ -1,8 +1,7 @@
-"""What torch.autocast does: `autocast.applies` (is a mixed precision in effect at all), `autocast.region`."""
+"""Whether torch.autocast is in effect at all: `autocast.applies`."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -13,10 +12,8 @@ from amp_matrix.survey import Status
 from amp_probe import precisions
 from amp_probe.case import Script
 from amp_probe.draw import Draw
-from amp_probe.harness.problem import Problem, judge_gradients, problem
 from amp_probe.harness.recorder import Draft
 from amp_probe.harness.script import Lab
-from amp_probe.probes.models import MLP, numbers, squared_error
 from amp_probe.suite import Probe
 
 _MIXED = ("bf16-mixed", "fp16-mixed")
@@ -46,51 +43,6 @@ def applies(draw: Draw) -> Script:
                 )
 
     return Script(run)
-
-
-def region(draw: Draw) -> Script:
-    """Work inside one long autocast region, whose cache keeps the casts of weights until it ends.
-
-    `loop`: a whole training loop inside it. The casts go stale, and the loss never moves (Flow-Factory PR 186), which
-    is `inert`; torch does so on every device. `no_grad_first`: a forward pass under no_grad, then one with a graph
-    (pytorch#112583): the weights must get gradients.
-    """
-    posed = problem(MLP, squared_error, numbers(draw), draw)
-    return Script(functools.partial(_loop if draw.variant == "loop" else _no_grad_first, posed))
-
-
-def _loop(posed: Problem, lab: Lab) -> None:
-    with lab.stage("build"):
-        model = posed.on(lab)
-        x, target = lab.place(posed.batch[0]), lab.place(posed.batch[1])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lab.stage("steps") as draft:
-        losses = []
-        with lab.enter():
-            for _ in range(5):
-                optimizer.zero_grad()
-                loss = posed.loss(model(x), target)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                losses.append(float(loss.detach()))
-        draft.curves["loss"] = tuple(losses)
-        if len(set(losses)) == 1:
-            draft.fail(Status.INERT, f"the loss stayed at {losses[0]:.6g} for {len(losses)} steps", "unmoved")
-
-
-def _no_grad_first(posed: Problem, lab: Lab) -> None:
-    with lab.stage("build"):
-        model = posed.on(lab)
-        x, target = lab.place(posed.batch[0]), lab.place(posed.batch[1])
-        parameters = dict(model.named_parameters())
-        _, right = posed.exact(parameters)
-    with lab.stage("forward"), lab.enter():
-        with torch.no_grad():
-            model(x)
-        loss = posed.loss(model(x), target)
-    with lab.stage("backward") as draft:
-        loss.backward()  # type: ignore[no-untyped-call]
-        judge_gradients(lab, draft, model, right, posed.ideal(lab, parameters))
 
 
 def _observe(
@@ -124,7 +76,4 @@ def _attention(draw: Draw) -> tuple[Callable[..., Tensor], list[Tensor]]:
 
 _WORK = {"base": _matmul, "linear": _linear, "attention": _attention}
 
-PROBES: tuple[Probe, ...] = (
-    Probe("autocast.applies", applies, tuple(_WORK), _MIXED),
-    Probe("autocast.region", region, ("loop", "no_grad_first"), _MIXED),
-)
+PROBES: tuple[Probe, ...] = (Probe("autocast.applies", applies, tuple(_WORK), _MIXED),)
