@@ -50,6 +50,7 @@ _KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     "adam": (torch.optim.Adam, {"lr": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.05}),
 }
 
 FORMS: Mapping[str, Form] = {
