@@ -10,6 +10,8 @@ from amp_matrix.survey import Tier, cell_id
 
 Suite = Literal["quick", "core", "full"]
 SUITES: tuple[Suite, ...] = ("quick", "core", "full")
+SIMULATED = ("mps", "cuda", "xpu")
+"""The kinds of device whose autocast policy can be told without one."""
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -61,7 +63,20 @@ class RunCell(msgspec.Struct, frozen=True, tag="cell"):
     spec: Spec
 
 
-Request = ListCells | FindDevices | Capture | RunCell
+class Simulate(msgspec.Struct, frozen=True, tag="simulate"):
+    """Asks for autocast's policy on a kind of device that is not here, in one mixed precision."""
+
+    kind: str
+    precision: str
+
+
+class CaptureSimulated(msgspec.Struct, frozen=True, tag="simulated environment"):
+    """Asks for the environment that simulating a kind of device has."""
+
+    kind: str
+
+
+Request = ListCells | FindDevices | Capture | RunCell | Simulate | CaptureSimulated
 
 
 class Absent(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ import torch.utils.benchmark
 from amp_matrix import codec, environment
 from amp_matrix.precision import parse
 from amp_matrix.survey import Outcome, Stage, Status, conclude, not_run
-from amp_probe import devices, precisions
+from amp_probe import devices, precisions, simulate
 from amp_probe.announce import BEGIN, END
 from amp_probe.case import Case, Op, Script, Timing, Training
 from amp_probe.harness.op import run_op
@@ -28,7 +28,17 @@ from amp_probe.harness.timing import run_timing
 from amp_probe.harness.training import run_training
 from amp_probe.numerics import Draw
 from amp_probe.probes import ALL
-from amp_probe.request import Capture, FindDevices, ListCells, Request, RunCell, Setting, Spec
+from amp_probe.request import (
+    Capture,
+    CaptureSimulated,
+    FindDevices,
+    ListCells,
+    Request,
+    RunCell,
+    Setting,
+    Simulate,
+    Spec,
+)
 from amp_probe.suite import Probe, plan
 from amp_probe.worker import Reply
 
@@ -57,6 +67,11 @@ class Session:
             case RunCell(spec):
                 outcome = self._cell(spec, announce)
                 return Reply(codec.encode_outcome(outcome), suspect=outcome.status not in _TRUSTED)
+            case CaptureSimulated(kind):
+                return Reply(codec.encode_environment(simulate.environment(kind)), suspect=False)
+            case Simulate(kind, precision):
+                seen = simulate.outcome(kind, parse(precision), lambda name: announce(BEGIN + name.encode()))
+                return Reply(codec.encode_outcome(seen), suspect=False)
 
     def canary(self) -> str:
         """What is wrong with the device after a failure, or ""."""

@@ -105,11 +105,15 @@ def blocks(surveys: Iterable[Survey]) -> tuple[Block, ...]:
 
 
 def hardware(environment: Environment) -> list[str]:
-    """What names an environment to people: the hardware, the CPU's capability or macOS, and torch's version."""
+    """What names an environment to people: the hardware, the CPU's capability or macOS, torch's version.
+
+    A simulated one has no hardware, and says so.
+    """
     facts = {name: plain(value, 60) for name, value in {**environment.recorded, **environment.identity}.items()}
     name = next((facts[field] for field in ("name", "chip", "model") if facts.get(field)), "")
     macos, torch = (f"{word} {facts[field]}" if facts.get(field) else "" for word, field in _VERSIONS)
-    return [part for part in (name, facts.get("cpu_capability", ""), macos, torch) if part]
+    simulated = plain(environment.recorded.get("simulated", ""), 60) if "simulated" in environment.identity else ""
+    return [part for part in (name, facts.get("cpu_capability", ""), macos, torch, simulated) if part]
 
 
 def _block(group: Sequence[Survey]) -> Block:

@@ -30,8 +30,9 @@ def _plans(newest: Survey, surveys: Sequence[Survey]) -> Iterator[Plan]:
 
 
 def _places(surveys: Sequence[Survey]) -> Iterator[Survey]:
-    """The newest survey of each device and identity, by device."""
-    newest = {(s.device, identity_key(s.environment)): s for s in sorted(surveys, key=lambda s: s.started)}
+    """The newest survey of each device and identity, by device. Of a simulated device there is nothing to plan."""
+    real = (s for s in surveys if "simulated" not in s.environment.identity)
+    newest = {(s.device, identity_key(s.environment)): s for s in sorted(real, key=lambda s: s.started)}
     yield from (newest[place] for place in sorted(newest))
 
 

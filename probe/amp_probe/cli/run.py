@@ -16,7 +16,7 @@ from amp_matrix.survey import Survey
 from amp_probe.cli import options as o
 from amp_probe.cli import output, plans, progress
 from amp_probe.cli.refused import NOTHING_PROBED, Faults, Refused, device_name
-from amp_probe.request import SUITES
+from amp_probe.request import SIMULATED, SUITES
 
 if TYPE_CHECKING:
     from amp_probe.run import Options
@@ -29,6 +29,7 @@ Examples:
   amp-probe run --probe 'op.attention*' --precision bf16-mixed
   amp-probe run --list --suite quick             the cells, without running them
   amp-probe run --out survey.json                keep a copy to share or to merge
+  amp-probe run --simulate mps                   what autocast would do on a device that is not here
 """
 
 
@@ -52,6 +53,14 @@ def command(
     jobs: Annotated[str | None, typer.Option(metavar="N", help="Workers on a CPU [default: 1].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that was cut short.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Print the ids of the cells, and run nothing.")] = False,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            metavar=o.one_of(SIMULATED),
+            help="Run nothing: show autocast's policy for a device that is not here.",
+            autocompletion=o.starting(SIMULATED),
+        ),
+    ] = None,
     color: o.Color = None,
 ) -> int:
     """Run operators and training steps in every precision, and print what works.
@@ -63,11 +72,18 @@ def command(
     asked = _options(faults, device or [], suite, probe or [], precision or [], timeout, jobs, resume)
     if out is not None and (wrong := output.check_writable(out)):
         faults.add("--out", wrong)
+    if simulate is not None:
+        faults.choice("--simulate", simulate, SIMULATED)
+        for option, given in {"--device": device, "--probe": probe, "--resume": resume, "--list": list_}.items():
+            if given:
+                faults.add(option, "means nothing with --simulate")
     faults.check()
     from amp_probe import run
 
     try:
         chosen = run.Options(**asked)
+        if simulate is not None:
+            return _simulate(simulate, chosen, out)
         return _list(chosen) if list_ else _run(chosen, out)
     except (run.RunError, ValueError) as error:
         raise Refused(str(error)) from error
@@ -131,6 +147,19 @@ def _run(options: Options, out: str | None) -> int:
         _tell_where(survey, options.store)
     if out is not None:
         output.write_file(out, _document(result.surveys))
+    return 0
+
+
+def _simulate(kind: str, options: Options, out: str | None) -> int:
+    from amp_probe import simulation
+    from amp_probe.cli import simulated
+
+    with progress.on_stderr() as bar:
+        survey = simulation.simulate(kind, options, bar)
+    output.text(simulated.table(survey))
+    _tell_where(survey, options.store)
+    if out is not None:
+        output.write_file(out, _document([survey]))
     return 0
 
 
