@@ -28,17 +28,30 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True)
 class Problem:
-    """A model without buffers (float32 on the CPU, parameters on the grid), its loss, and a batch (inputs, target)."""
+    """A model (float32 on the CPU, parameters on the grid), its loss, and a batch (inputs, target).
+
+    Buffers are statistics that a forward pass in training updates and does not read, as batch norm's are.
+    """
 
     module: nn.Module
     loss: Loss
     batch: tuple[Tensor, Tensor]
 
-    def exact(self, values: Named) -> tuple[float, dict[str, Tensor]]:
-        """The loss and the gradients at some parameters, in float64 on the CPU."""
+    def exact(self, values: Named, buffers: Named | None = None) -> tuple[float, dict[str, Tensor]]:
+        """The loss and the gradients at some parameters, in float64 on the CPU.
+
+        `buffers`, if given, are float64 on the CPU and updated in place by the forward pass.
+        """
         wide = {name: float64(value) for name, value in values.items()}
-        loss, found = self._gradients(wide, self.batch, nullcontext(), 1.0)
+        statistics = self.buffers(self.module) if buffers is None else buffers
+        loss, found = self._gradients(wide, statistics, self.batch, nullcontext(), 1.0)
         return float(loss), found
+
+    @staticmethod
+    def buffers(module: nn.Module) -> dict[str, Tensor]:
+        """A copy of a module's buffers on the CPU, floating ones in float64."""
+        copies = {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers()}
+        return {name: b.double() if b.is_floating_point() else b for name, b in copies.items()}
 
     def ideal(self, lab: Lab, values: Named, scale: float = 1.0) -> Callable[[], dict[str, Tensor] | None]:
         """The ideal's gradients at some parameters, on demand: the loss times `scale` is differentiated.
@@ -48,18 +61,26 @@ class Problem:
         """
         frozen = {name: value.detach().clone() for name, value in values.items()}
         batch = (lab.place(self.batch[0]), lab.place(self.batch[1]))
-        return lab.ideal(lambda: self._gradients(frozen, batch, lab.enter(), scale)[1])
+        buffers = {
+            name: lab.place(b.double() if b.is_floating_point() else b) for name, b in self.module.named_buffers()
+        }
+        return lab.ideal(lambda: self._gradients(frozen, buffers, batch, lab.enter(), scale)[1])
 
     def on(self, lab: Lab) -> nn.Module:
         """A copy of the model on the lab's device, in the storage dtype."""
         return copy.deepcopy(self.module).to(lab.device, lab.storage)
 
     def _gradients(
-        self, values: Named, batch: tuple[Tensor, Tensor], context: AbstractContextManager[None], scale: float
+        self,
+        values: Named,
+        buffers: Named,
+        batch: tuple[Tensor, Tensor],
+        context: AbstractContextManager[None],
+        scale: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         leaves = {name: value.detach().clone().requires_grad_() for name, value in values.items()}
         with context:
-            loss = self.loss(functional_call(self.module, leaves, (batch[0],)), batch[1])
+            loss = self.loss(functional_call(self.module, {**leaves, **buffers}, (batch[0],)), batch[1])
         found = torch.autograd.grad(loss * scale, list(leaves.values()))
         return loss.detach(), {name: g / scale for name, g in zip(leaves, found, strict=True)}
 
@@ -107,6 +128,17 @@ def judge_gradients(
         if parameter.grad is not None:
             best = functools.partial(_of, ideal, name)
             lab.judge(draft, f"grad {name}", parameter.grad, right[name], best, floor=floor)
+
+
+def judge_buffers(lab: Lab, draft: Draft, module: nn.Module, right: Named) -> None:
+    """Judge every buffer of a module after a forward pass: float statistics by their errors, counts exactly."""
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            lab.judge(draft, f"buffer {name}", buffer, right[name])
+        elif not torch.equal(buffer.cpu(), right[name]):
+            draft.fail(
+                Status.INACCURATE, f"the buffer {name} is {buffer.tolist()}, not {right[name].tolist()}", "exact"
+            )
 
 
 def _missing(name: str, parameter: nn.Parameter, counts: bool) -> tuple[Status, str, str] | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from amp_matrix.survey import Status
 from amp_probe.case import Training
 from amp_probe.draw import Draw
-from amp_probe.harness.problem import Named, Problem, counting, float64, judge_gradients, problem
+from amp_probe.harness.problem import Named, Problem, counting, float64, judge_buffers, judge_gradients, problem
 from amp_probe.harness.recorder import Draft, Fault
 from amp_probe.harness.script import Lab
 from amp_probe.harness.update import judged_step, lost_eps
@@ -110,11 +110,13 @@ class _Run:
         """One step whose gradients and update are judged."""
         self._finite(draft)
         scale = self.scaler.get_scale() if self.scaler else 1.0
-        _, right = self.problem.exact(self.parameters)
+        buffers = self.problem.buffers(self.model)
+        _, right = self.problem.exact(self.parameters, buffers)
         ideal = self.problem.ideal(self.lab, self.parameters, scale)
         self.differentiate()
         self.lab.synchronize()
         judge_gradients(self.lab, draft, self.model, right, ideal)
+        judge_buffers(self.lab, draft, self.model, buffers)
         judged_step(self.lab, draft, self.parameters, self.optimizer, self.case.optimizer, self.update)
 
     def conclude(self, draft: Draft) -> None:

@@ -26,6 +26,7 @@ from amp_probe.probes import (
     scaler_range,
     speed,
     train,
+    train_networks,
 )
 from amp_probe.suite import Probe
 
@@ -52,6 +53,7 @@ _FAMILIES = (
     scaler_gradients,
     scaler_range,
     train,
+    train_networks,
     speed,
 )
 
