@@ -48,9 +48,9 @@ def interpolate(draw: Draw) -> Op:
 def grid_sample(draw: Draw) -> Op:
     """`F.grid_sample(x, grid)`: bilinear, with zeros or the border outside.
 
-    Would have caught positions that are computed in the low dtype (`fine_positions`: by bf16 a pixel off), gradients that are added there when every position
-    is the same (`long_reduction`: pytorch#198199 for images), and a float32 grid with a low image, on CUDA's list of
-    promoted operators (`mixed_operands`).
+    Would have caught positions that are computed in the low dtype (`fine_positions`: by bf16 a pixel off), gradients
+    that are added there when every position is the same (`long_reduction`: pytorch#198199 for images), and a float32
+    grid with a low image, on CUDA's list of promoted operators (`mixed_operands`).
     """
     padding = "border" if draw.variant in ("border", "long_reduction") else "zeros"
     sample = functools.partial(F.grid_sample, padding_mode=padding, align_corners=False)
