@@ -17,12 +17,14 @@ _RAW = msgspec.Raw()
 
 
 class _Stage(Stage, frozen=True):
+    seconds: msgspec.Raw = _RAW  # type: ignore[assignment]
     dtypes: msgspec.Raw = _RAW  # type: ignore[assignment]
     errors: msgspec.Raw = _RAW  # type: ignore[assignment]
     curves: msgspec.Raw = _RAW  # type: ignore[assignment]
 
 
 class _Outcome(Outcome, frozen=True):
+    seconds: msgspec.Raw = _RAW  # type: ignore[assignment]
     stages: tuple[_Stage, ...] = ()
 
 
@@ -35,9 +37,9 @@ class _Survey(Survey, frozen=True, kw_only=True, weakref=True):
 
 
 def decode(data: bytes, source: str, sha256: str) -> Survey:
-    """As codec.decode_named, but the stages' `dtypes`, `errors` and `curves` mean nothing; DocumentError as there.
+    """As codec.decode_named, but seconds and the stages' `dtypes`, `errors` and `curves` mean nothing.
 
-    That the bytes are those that were stored, the SHA-256 says; what is read of them is checked as ever.
+    Raises DocumentError as there. That the bytes are those that were stored, the SHA-256 says; what is read of them is checked as ever.
     """
     if hashlib.sha256(data).hexdigest() == sha256 and len(data) <= codec.LIMIT:
         with contextlib.suppress(msgspec.MsgspecError, ValueError, TypeError, RecursionError):
