@@ -114,7 +114,7 @@ def embedding_bag(draw: Draw) -> Op:
 
 
 def _read(draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Op:
-    """Rows read from places; with `long_reduction` one place thousands of times, and summed: equal gradients come back."""
+    """Rows read from places; with `long_reduction` one place thousands of times, summed: equal gradients come back."""
     args = {"x": _placed(draw, draw.normal(_ROWS, _WIDTH))}
     if draw.variant == "long_reduction":
         return Op(fn=lambda x, index: read(x, index).sum(0), args=args | {"index": Arg(torch.full((ONES,), 3))})
