@@ -39,7 +39,8 @@ class _Survey(Survey, frozen=True, kw_only=True, weakref=True):
 def decode(data: bytes, source: str, sha256: str) -> Survey:
     """As codec.decode_named, but seconds and the stages' `dtypes`, `errors` and `curves` mean nothing.
 
-    Raises DocumentError as there. That the bytes are those that were stored, the SHA-256 says; what is read of them is checked as ever.
+    Raises DocumentError as there. That the bytes are those that were stored, the SHA-256 says; what is read of them is
+    checked as ever.
     """
     if hashlib.sha256(data).hexdigest() == sha256 and len(data) <= codec.LIMIT:
         with contextlib.suppress(msgspec.MsgspecError, ValueError, TypeError, RecursionError):
