@@ -22,7 +22,7 @@ from amp_probe.probes.autocast_regions import MIXED, disabled
 from amp_probe.probes.models import MLP, numbers, squared_error
 from amp_probe.suite import Probe
 
-_STEPS = 40
+_STEPS = 20
 _UNMOVED = 1e-2
 """A loss that moved by less than this part of float64's fall did not move: a device's sums may differ by a little."""
 
