@@ -71,10 +71,15 @@ class Script:
 
 @dataclass(frozen=True)
 class Timing:
-    """Work to time in the precision against fp32. `build` gets a lab and gives the callable to time, warm."""
+    """Work to time in the precision against fp32. `build` gets a lab and gives the callable to time, warm.
+
+    `products`: products take most of its time, so that slower than fp32 is `emulated`. Where memory bounds the work
+    (layer_norm, softmax) a ratio says nothing of that.
+    """
 
     build: Callable[[Lab], Callable[[], Any]]
     kind: str = "train_step"
+    products: bool = True
 
 
 Case = Op | Training | Script | Timing

@@ -76,7 +76,7 @@ def run_timing(case: Timing, lab: Lab) -> None:
         draft.numbers |= {"repeats": len(ratios), "threads": torch.get_num_threads()}
         if own.peak and other.peak:
             draft.numbers |= {"peak_bytes": own.peak, "peak_bytes_fp32": other.peak}
-        if found.emulated:
+        if case.products and found.emulated:
             reason = f"{found.point:.2g} times fp32's speed ({found.low:.2g} to {found.high:.2g})"
             draft.fail(Status.EMULATED, reason, "slow")
 
