@@ -216,28 +216,31 @@ def test_a_cache_that_outlives_its_region_is_seen(cell: Cell, monkeypatch: Patch
     assert cell("autocast.cache", variant).status == "inert"
 
 
-def _remembering(shape: tuple[int, ...]) -> Kernels:
-    """A device that gives the first cast of any tensor of this shape for ever."""
+def _remembering(shape: tuple[int, ...], by_place: bool) -> Kernels:
+    """A device that gives the first cast for ever: of any tensor of this shape, or of one at each place in memory."""
     kept: dict[Any, Tensor] = {}
 
     def cast(x: Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
         out = _truly._to_copy(x, dtype=dtype, **kwargs)
-        return kept.setdefault(dtype, out).clone() if x.shape == shape and dtype is torch.bfloat16 else out
+        place = x.data_ptr() if by_place else 0
+        return kept.setdefault(place, out).clone() if x.shape == shape and dtype is torch.bfloat16 else out
 
     return {"aten::_to_copy": cast}
 
 
 def test_a_cast_that_is_kept_for_another_weight_is_seen(cell: Cell) -> None:
-    outcome = cell("autocast.cache", "replaced", kernels=_remembering((16, 32)))
+    outcome = cell("autocast.cache", "replaced", kernels=_remembering((16, 32), by_place=False))
     assert (outcome.status, outcome.code) == ("inert", "stale")
 
 
-def test_one_stale_weight_among_several_is_seen(cell: Cell) -> None:
+@pytest.mark.parametrize("shape", [(64, 32), (64, 64), (16, 64), (64,), (16,)])
+def test_one_stale_weight_among_several_is_seen(cell: Cell, shape: tuple[int, ...]) -> None:
     """The loss falls all the same."""
-    outcome = cell("autocast.cache", "loop_apart", kernels=_remembering((64, 32)))
+    outcome = cell("autocast.cache", "loop_apart", kernels=_remembering(shape, by_place=True))
     losses = stage(outcome, "movement").curves["loss"]
     assert losses[-1] < losses[0]
-    assert (outcome.status, outcome.stage) == ("inaccurate", "movement")
+    assert outcome.status == "inaccurate"
+    assert outcome.stage in ("movement", "gradients")
 
 
 @pytest.mark.parametrize("variant", ["no_grad_first", "inference_first", "unfrozen", "accumulate"])

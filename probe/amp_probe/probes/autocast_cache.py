@@ -82,25 +82,33 @@ def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def _loop(case: Training, regions: _Regions, lab: Lab) -> None:
+    """Train; then, still in the region, judge the gradients once more: one stale weight among several shows there."""
     with lab.stage("build"):
-        posed, right = course(case, lab.draw)
+        posed, course_ = course(case, lab.draw)
         model = posed.on(lab)
+        parameters = dict(model.named_parameters())
         x, target = lab.place(case.batch[0]), lab.place(case.batch[1])
         optimizer = case.optimizer(list(model.parameters()))
         scaled = lab.low is torch.float16
         scaler = torch.amp.GradScaler(lab.device.type, init_scale=INITIAL_SCALE, enabled=scaled)
     losses: list[Tensor] = []
     with lab.stage("steps"), regions.around(lab):
-        for _ in range(case.steps):
+        for step in range(case.steps + 1):
             optimizer.zero_grad()
             with regions.step(lab):
                 loss = case.loss(model(x), target)
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            scaler.step(optimizer)
-            scaler.update()
-            losses.append(loss.detach())
+            scaler.unscale_(optimizer)
+            if step < case.steps:
+                losses.append(loss.detach())
+                scaler.step(optimizer)
+                scaler.update()
     with lab.stage("movement") as draft:
-        _conclude(draft, model, [float(loss) for loss in losses], right)
+        _conclude(draft, model, [float(loss) for loss in losses], course_)
+    with lab.stage("gradients") as draft:
+        _, right = posed.exact(parameters)
+        ideal = posed.ideal(lab, parameters, INITIAL_SCALE if scaled else 1.0)
+        judge_gradients(lab, draft, model, right, ideal)
 
 
 def _conclude(draft: Draft, model: nn.Module, losses: list[float], right: Course) -> None:
