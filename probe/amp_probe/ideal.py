@@ -52,6 +52,9 @@ class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _in_place(func, args) and name not in _EXACT_MUTATIONS and name not in _DRAWS:
             return self._mutate(func, name, args, kwargs)
         out = func(*args, **kwargs)
+        if any(_complex(x) for x in _tensors(out)) and not any(r.alias_info for r in func._schema.returns):
+            self.kept.add(name)  # a complex value is not recomputed: never judge it against itself
+            return out
         if not any(_rounded(x) for x in _tensors(out)) or name in _COPIES or name in _DRAWS:
             return out
         if torch.Tag.nondeterministic_seeded in func.tags and fused.form(name) is None:
@@ -155,6 +158,10 @@ def _tensors(out: Any) -> list[Any]:
 
 def _rounded(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype in _ROUNDED
+
+
+def _complex(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_complex()
 
 
 def _to_tf32(x: Tensor) -> Tensor:

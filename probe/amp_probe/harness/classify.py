@@ -11,8 +11,8 @@ from amp_matrix.survey import Raised, Status
 from amp_probe.scrub import scrub
 
 _REFUSALS = re.compile(
-    r"not implemented for|not supported|unsupported|is not available|does not support|only supports?|not yet supported"
-    r"|requires? (?:torch|macOS|compute capability)",
+    r"not implemented for|not supported|unsupported|is not available|does(?: not|n't) support|only supports?"
+    r"|not yet supported|unsafe to autocast|requires? (?:torch|macOS|compute capability)",
     re.IGNORECASE,
 )
 _BY_DESIGN = re.compile(r"Attempting to unscale FP16 gradients")

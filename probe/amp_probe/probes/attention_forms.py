@@ -121,7 +121,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 
 def _packed(x: Tensor) -> Tensor:
-    q, k, v = x.unflatten(-1, (3, _HEADS, _WIDTH)).permute(2, 0, 3, 1, 4)
+    q, k, v = x.view(*x.shape[:2], 3, _HEADS, _WIDTH).permute(2, 0, 3, 1, 4)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 

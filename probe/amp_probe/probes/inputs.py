@@ -15,7 +15,7 @@ POISON = float("nan")
 ONES = 5000
 """How many equal contributions go into one sum: a bf16 sum sticks at 256, an fp16 one at 2048 (pytorch#198199)."""
 
-SMALL = 2.0**-9
+SMALL = 2.0**-11
 """The scale of `small_values`: squares and products of them are subnormal in fp16, or nothing."""
 
 

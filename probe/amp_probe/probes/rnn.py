@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def rnn(draw: Draw) -> Op:
     return _recurrent(draw, nn.RNN, nonlinearity="relu" if draw.variant == "relu" else "tanh")
 
 
-def _recurrent(draw: Draw, kind: type[nn.RNNBase], **options: Any) -> Op:
+def _recurrent(draw: Draw, kind: Callable[..., nn.Module], **options: Any) -> Op:
     """The layer as a function of its input and parameters, whose values are on the grid."""
     options |= {"bidirectional": draw.variant == "bidirectional", "num_layers": 2 if draw.variant == "stacked" else 1}
     batch_first = draw.variant == "strided"
