@@ -77,8 +77,9 @@ def test_fake_tensors_say_of_a_cpu_what_a_cpu_does(run_case: RunCase, precision:
 @pytest.mark.parametrize("precision", MIXED)
 def test_what_every_accelerators_policy_is(kind: str, precision: str) -> None:
     low, found = parse(precision).dtype, outcome(kind, precision)
-    assert {stage(found, "float32").dtypes[name] for name in LOW} == {low}
-    assert {stage(found, "low").dtypes[name] for name in WIDE} == {"float32"}
+    untold = {simulate.UNKNOWN}  # torch 2.5 cannot fake cuda's convolutions, nor mps's nll_loss
+    assert {stage(found, "float32").dtypes[name] for name in LOW} - untold == {low}
+    assert {stage(found, "low").dtypes[name] for name in WIDE} - untold == {"float32"}
     assert stage(found, "low").dtypes["gelu"] == low
     assert stage(found, "both").dtypes["cat"] == "float32"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,16 +168,19 @@ def _checkpoint(posed: Problem, reentrant: bool, how: str, lab: Lab) -> None:
     again = functools.partial(_partly_disabled if how == "disabled" else _forward, model, lab)
     around: Region = _none if how == "own" else _on
     work: Callable[[Tensor], Tensor] = functools.partial(_entered, lab, again) if how == "own" else again
-    with lab.stage("forward") as draft:
-        with around(lab):
+    with ExitStack() as region:  # one for both stages, with one cache, where backward is called inside
+        with lab.stage("forward") as draft:
+            region.enter_context(around(lab))
             loss = posed.loss(checkpointed(work, x, use_reentrant=reentrant), target)
-        first = list(seen)
-        expect_dtype(draft, "first layer", first[0], lab.low)
-    with lab.stage("backward") as draft:
-        with around(lab) if how == "inside" else nullcontext():
+            first = list(seen)
+            expect_dtype(draft, "first layer", first[0], lab.low)
+            if how != "inside":
+                region.close()
+        with lab.stage("backward") as draft:
             loss.backward()  # type: ignore[no-untyped-call]
-        _compare(draft, first, seen[len(first) :])
-        judge_gradients(lab, draft, model, right, posed.ideal(lab, parameters))
+            region.close()
+            _compare(draft, first, seen[len(first) :])
+            judge_gradients(lab, draft, model, right, posed.ideal(lab, parameters))
 
 
 def _forward(model: nn.Module, lab: Lab, x: Tensor) -> Tensor:
