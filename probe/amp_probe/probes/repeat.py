@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import subprocess
-import sys
 from collections.abc import Callable
 
 import torch
@@ -16,8 +14,9 @@ from amp_matrix.survey import Status
 from amp_probe import precisions
 from amp_probe.case import Case, Op, Script
 from amp_probe.draw import Draw
+from amp_probe.harness.fresh import answer
 from amp_probe.harness.op import place
-from amp_probe.harness.recorder import Draft, Fault, Recorder
+from amp_probe.harness.recorder import Draft, Recorder
 from amp_probe.harness.script import Lab
 from amp_probe.probes import activation, attention, conv, loss, matmul, norm
 from amp_probe.suite import Probe
@@ -34,7 +33,6 @@ _MAKERS: dict[str, Callable[[Draw], Case]] = {
 }
 _FORWARD_ONLY = ("op.conv2d", "op.attention")
 """Their backwards may add in any order on a GPU, and say so."""
-_PATIENCE = 60.0
 
 
 def twice(draw: Draw) -> Script:
@@ -76,17 +74,9 @@ def _fresh(lab: Lab) -> None:
     with lab.stage("here"):
         here = _digest(_results(lab, *_prepared(lab)))
     with lab.stage("fresh") as draft:
-        code = f"from amp_probe.probes.repeat import digest; print(digest({_words(lab)}))"
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        if done.returncode:
-            raise Fault(Status.NOT_RUN, f"the new process ended with {done.returncode}", "fresh_process")
-        if done.stdout.strip() != here:
+        names = (lab.draw.probe, str(lab.precision), str(lab.device))
+        if answer("amp_probe.probes.repeat:digest", *names) != here:
             draft.fail(Status.INACCURATE, "a new process gives another answer", "repeat")
-
-
-def _words(lab: Lab) -> str:
-    return ", ".join(repr(x) for x in (lab.draw.probe, str(lab.precision), str(lab.device)))
 
 
 def _prepared(lab: Lab) -> tuple[Op, dict[str, Tensor]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import torch
 from torch import Tensor, nn
 
 from amp_matrix.survey import Status
 from amp_probe.case import Script
 from amp_probe.draw import Draw
+from amp_probe.harness.fresh import reloaded
 from amp_probe.harness.problem import Problem, float64, judge_gradients, problem
 from amp_probe.harness.recorder import Draft
 from amp_probe.harness.script import Lab
@@ -110,7 +109,7 @@ def state_dict(draw: Draw) -> Script:
         with lab.stage("save") as draft:
             for spoiled in (True, False, False):
                 _feed_step(lab, scaler, optimizer, parameter, fed[0][0], spoiled)
-            saved = _through_a_file(scaler.state_dict())
+            saved = reloaded(scaler.state_dict())
             _check_state(draft, saved)
         with lab.stage("load_unused") as draft:
             _resume(lab, draft, saved, torch.amp.GradScaler(lab.device.type), fed[1][0])
@@ -162,14 +161,6 @@ def _feed_step(
         parameter.grad.view(-1)[1] = float("inf")
     scaler.step(optimizer)
     scaler.update()
-
-
-def _through_a_file(state: dict[str, float]) -> dict[str, float]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, float] = torch.load(file, weights_only=True)
-    return loaded
 
 
 def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
