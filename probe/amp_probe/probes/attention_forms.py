@@ -26,7 +26,7 @@ _KERNELS = {
     "overrideable": "OVERRIDEABLE",
 }
 _NO_KERNEL = ("No available kernel", "No viable backend")
-_SHAPES = {"odd": (1, 3, 37, 5), "long": (1, 2, 600, 8), "q1_long": (2, 4, 4099, 16)}
+_SHAPES = {"odd": (1, 3, 37, 5), "long": (1, 2, 600, 8), "q1_long": (1, 2, 4099, 8)}
 
 
 def masked(draw: Draw) -> Op:

@@ -50,7 +50,7 @@ def conv3d(draw: Draw) -> Op:
     """
     if draw.variant == "odd":
         return _conv(draw, functools.partial(F.conv3d, stride=2, padding=1), (1, 3, 5, 7, 3), (5, 3, 2, 3, 3))
-    shape = (4, 16, 9, 12, 12) if draw.variant == "long_reduction" else (2, 3, 3, 5, 5)
+    shape = (4, 6, 9, 12, 12) if draw.variant == "long_reduction" else (2, 3, 3, 5, 5)
     return _conv(draw, F.conv3d, shape, (6, shape[1], 2, 3, 3))
 
 

@@ -47,7 +47,7 @@ def _recurrent(draw: Draw, kind: Callable[..., nn.Module], **options: Any) -> Op
     options |= {"bidirectional": draw.variant == "bidirectional", "num_layers": 2 if draw.variant == "stacked" else 1}
     batch_first = draw.variant == "strided"
     layer = kind(_FEATURES, _HIDDEN, batch_first=batch_first, **options)
-    length, batch = {"long_reduction": (4, 512), "odd": (5, 1), "long": (48, 2)}.get(draw.variant, (6, 4))
+    length, batch = {"long_reduction": (4, 512), "odd": (5, 1), "long": (24, 2)}.get(draw.variant, (6, 4))
     x = draw.normal(length, batch, _FEATURES)
     if draw.variant == "poisoned_row":
         x = poisoned(x.transpose(0, 1)).transpose(0, 1).contiguous()
