@@ -70,7 +70,7 @@ def test_no_number_of_the_code_is_left_out() -> None:
         f"s > {LIMITS.s_factor:g} max(s_ideal, {LIMITS.least_ideal:g})",
         f"n_ideal eps > {LIMITS.ill_conditioned:g}",
         f"n > {LIMITS.fp32_n:g}; the ideal and s are not asked",
-        f"the limit is n = {LIMITS.kept_n:g}, with none on s",
+        f"the limits are n = {LIMITS.kept_n:g} and s = {LIMITS.kept_s:.3g}",
         f"Slices have {LIMITS.slice_size} elements or more",
         f"f is {LIMITS.gradient_floor:g} of the largest rms",
         f"The floor is {LIMITS.slice_floor:g} of the rms",

@@ -39,6 +39,11 @@ class Limits(NamedTuple):
         """The smallest limit of s there is."""
         return self.s_factor * self.least_ideal
 
+    @property
+    def kept_s(self) -> float:
+        """The limit of s that goes with `kept_n`, in the same proportion as everywhere."""
+        return self.kept_n * self.s_factor / self.n_factor
+
 
 LIMITS = Limits()
 _FP32_EPS = 2.0**-23
@@ -86,7 +91,7 @@ def compare(
     """Judge a tensor from any device against its float64 reference on the CPU.
 
     `ideal` is the same tensor of the ideal run, or a callable that gives it and is called only where the tensor is
-    over the smallest limits; it gives None where the run had to keep a device's value (the limit is then n = 4).
+    over the smallest limits; it gives None where the run had to keep a device's value (the limits are then kept_n and kept_s).
     Without an ideal the smallest limits hold. `floor` is `gradient_floor` for gradients, 0 for outputs.
     """
     if got.shape != reference.shape:
@@ -109,7 +114,7 @@ def compare(
         return _verdict(name, got, errors, least)
     best = ideal() if callable(ideal) else ideal
     if best is None:
-        return _verdict(name, got, errors, Errors(LIMITS.kept_n, math.inf))
+        return _verdict(name, got, errors, Errors(LIMITS.kept_n, LIMITS.kept_s))
     return _against_ideal(
         name, got, errors, measure(torch.where(judged, best.cpu().double(), 0.0), right, eps, floor), eps
     )
@@ -171,7 +176,22 @@ def _broken(
         return Judgement(error, Status.NONFINITE, reason, code)
     if (finite & ~reference.isfinite()).any():
         return Judgement(error, Status.INACCURATE, f"{name}: finite where the reference is NaN or Inf", "swallowed")
+    if _other_infinity(got, values, reference, judged):
+        reason = f"{name}: not the infinity that the reference is, or is beyond this format's largest number"
+        return Judgement(error, Status.INACCURATE, reason, "infinity")
     return None
+
+
+def _other_infinity(got: Tensor, values: Tensor, reference: Tensor, judged: Tensor) -> bool:
+    """Whether a value that cannot be compared with the reference is not of its kind.
+
+    Where the reference is infinite, so must the value be, with its sign. Where it is beyond the format, the value must
+    be large with its sign (infinite, saturated or nearly so) or NaN, which overflow on the way makes of it.
+    """
+    infinite = reference.isinf() & (values != reference)
+    largest = torch.finfo(got.dtype).max if got.dtype.is_floating_point else math.inf
+    small = ~judged & reference.isfinite() & (values * reference.sign() < largest / 2) & ~values.isnan()
+    return bool(infinite.any() or small.any())
 
 
 def _worst_slice(wrong: Tensor, right: Tensor, dim: int, floor: float) -> float:

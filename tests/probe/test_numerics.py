@@ -150,3 +150,32 @@ def test_a_nan_of_the_reference_must_be_there() -> None:
     assert compare("output", reference.float(), reference, BF16).status is Status.OK
     judgement = compare("output", off(0), reference, BF16)
     assert (judgement.status, judgement.code) == (Status.INACCURATE, "swallowed")
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [
+        ([-math.inf, 1.0], [math.inf, 1.0]),
+        ([math.nan, 1.0], [math.inf, 1.0]),
+        ([3.0, 1.0], [1e5, 1.0]),
+        ([-math.inf, 1.0], [1e5, 1.0]),
+        ([65504.0, 1.0], [-1e5, 1.0]),
+    ],
+)
+def test_what_cannot_be_compared_must_be_of_the_same_kind(got: list[float], right: list[float]) -> None:
+    judged = compare("x", torch.tensor(got, dtype=torch.float16), torch.tensor(right).double(), 2.0**-10)
+    assert (judged.status, judged.code) == (Status.INACCURATE, "infinity")
+
+
+@pytest.mark.parametrize("got", [math.inf, 65504.0, math.nan])
+def test_beyond_the_format_infinity_and_saturation_are_its_own(got: float) -> None:
+    right = torch.tensor([1e5, 1.0]).double()
+    assert compare("x", torch.tensor([got, 1.0], dtype=torch.float16), right, 2.0**-10).status is Status.OK
+
+
+def test_without_an_ideal_one_bad_row_still_shows() -> None:
+    right = torch.ones(64, 64).double()
+    got = right.clone()
+    got[5] *= 1.2
+    judged = compare("x", got.bfloat16(), right, 2.0**-7, lambda: None)
+    assert (judged.status, judged.code) == (Status.INACCURATE, "s")

@@ -15,6 +15,10 @@ _REFUSALS = re.compile(
     r"|not yet supported|unsafe to autocast|requires? (?:torch|macOS|compute capability)",
     re.IGNORECASE,
 )
+_BROKEN = re.compile(
+    r"(?:CUDA|HIP|XPU|SYCL|MPS backend|cuDNN|CUBLAS|driver) error|CUBLAS_STATUS|CUDNN_STATUS|toolchain", re.IGNORECASE
+)
+"""What a driver or a library says when it fails, whatever else is in the text: never a refusal by design."""
 _BY_DESIGN = re.compile(r"Attempting to unscale FP16 gradients")
 """Refusals that come as a plain ValueError (pytorch#74739)."""
 _MEMORY = re.compile(r"out of memory|DefaultCPUAllocator|can't allocate memory|not enough memory", re.IGNORECASE)
@@ -44,6 +48,8 @@ def classify(error: BaseException) -> Verdict:
 def _refused(error: BaseException, text: str) -> bool:
     if isinstance(error, NotImplementedError):
         return True
+    if _BROKEN.search(text):
+        return False
     known = _REFUSALS if isinstance(error, RuntimeError) else _BY_DESIGN
     return isinstance(error, (RuntimeError, ValueError)) and bool(known.search(text))
 
