@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,13 +28,18 @@ def low(precision: Precision) -> torch.dtype:
 
 def refusal(precision: Precision, device: torch.device) -> str:
     """Why the precision cannot be asked of the device at all, or ""."""
-    if precision.compute == "tf32" and device.type != "cuda":
-        return f"TF32 is a format of CUDA devices; {device.type} has none"
+    if precision.compute == "tf32":
+        return _no_tf32(device)
     if precision.recipe != "none":
         return f"the FP8 recipe {precision.recipe} is not probed by this version"
     if precision.mixed and not torch.amp.is_autocast_available(device.type):
         return f"torch.autocast does not know {device.type}"
     return ""
+
+
+def hold(precision: Precision) -> AbstractContextManager[None]:
+    """What stays on for a whole cell, backward and optimizer included: TF32's flags. Autocast is for `enter` alone."""
+    return _allow_tf32() if precision.compute == "tf32" else nullcontext()
 
 
 def enter(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
@@ -65,6 +71,18 @@ def _dtype(text: str) -> torch.dtype:
     dtype = getattr(torch, text)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def _no_tf32(device: torch.device) -> str:
+    """Why products on the device cannot be TF32, or ""."""
+    if device.type != "cuda":
+        return f"TF32 is a format of CUDA devices; {device.type} has none"
+    if torch.version.hip:
+        return "TF32 is a format of NVIDIA devices; ROCm has none here"
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return "NVIDIA_TF32_OVERRIDE=0 turns TF32 off"
+    major, minor = torch.cuda.get_device_capability(device)
+    return "" if major >= 8 else f"TF32 needs compute capability 8.0; this device is {major}.{minor}"
 
 
 @contextmanager

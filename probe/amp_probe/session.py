@@ -96,7 +96,7 @@ class Session:
         seed(spec.id)
         draw = Draw(spec.probe, spec.variant)
         lab = Lab(torch.device(self._device), precision, draw, recorder)
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Stopped), precisions.hold(precision):
             _run_case(_make(probe, draw, recorder), lab)
         return recorder.outcome()
 
@@ -138,6 +138,7 @@ def torch_state() -> dict[str, str]:
         "autocast_dtype": [torch.get_autocast_dtype(k) for k in kinds],
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkldnn": torch.backends.mkldnn.enabled,
         "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32),

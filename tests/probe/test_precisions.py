@@ -4,13 +4,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 import torch
 
 from amp_matrix.precision import COMPUTES, Precision
 from amp_matrix.survey import Status
 from amp_probe import precisions
+from amp_probe.case import Arg, Op
 from amp_probe.harness.recorder import Fault
+from amp_probe.request import RunCell, Setting, Spec
+from amp_probe.session import Session
+from amp_probe.suite import Probe
 
 CPU = torch.device("cpu")
 
@@ -59,7 +64,6 @@ def test_an_autocast_that_takes_another_dtype_is_inert(monkeypatch: pytest.Monke
 
 def test_tf32_is_refused_off_cuda() -> None:
     assert "cpu" in precisions.refusal(Precision("tf32"), CPU)
-    assert precisions.refusal(Precision("tf32"), torch.device("cuda:0")) == ""
     assert all(precisions.refusal(Precision(c), CPU) == "" for c in COMPUTES if c != "tf32")
 
 
@@ -102,3 +106,47 @@ def test_in_effect(compute: str, dtype: torch.dtype, wide: bool, fine: bool) -> 
     wrong = precisions.in_effect(Precision(compute), [torch.ones(2, dtype=dtype)], wide)
     assert (wrong == "") is fine
     assert fine or precisions.name(dtype) in wrong
+
+
+def test_tf32_is_held_for_a_whole_cell_and_let_go() -> None:
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    with precisions.hold(Precision("tf32")):
+        assert torch.backends.cuda.matmul.allow_tf32
+        with precisions.enter(Precision("tf32"), torch.device("cpu")):
+            pass
+        assert torch.backends.cuda.matmul.allow_tf32, "a backward outside the forward's region must be TF32 too"
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_a_cells_backward_runs_inside_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Spy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            seen.append(torch.backends.cuda.matmul.allow_tf32)
+            return grad
+
+    case = Op(lambda x: Spy.apply(x), {"x": Arg(torch.ones(4, 4).double(), grad=True)})
+    monkeypatch.setattr(precisions, "refusal", lambda precision, device: "")
+    session = Session(Setting("cpu"))
+    session._probes[("op.spy", "base")] = Probe("op.spy", lambda draw: case, precisions=("tf32",))
+    session.run(msgspec.msgpack.encode(RunCell(Spec("op.spy", "base", "tf32", "stress", 1, 9.0))), lambda line: None)
+    assert True in seen
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("capability", "override", "refused"), [((7, 5), "", True), ((8, 0), "", False), ((9, 0), "0", True)]
+)
+def test_tf32_is_refused_where_the_device_has_none(
+    capability: tuple[int, int], override: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    assert bool(precisions.refusal(Precision("tf32"), torch.device("cuda:0"))) is refused

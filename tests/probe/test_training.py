@@ -312,3 +312,32 @@ def test_state_that_is_wrong_is_seen_and_kept(run_case: Run) -> None:
     found = stage(run_case(*training("forgetful", lambda p: Forgetful(p, lr=0.003)), "bf16-mixed"), "step0")
     assert (found.status, found.reason.partition(":")[0]) == ("inaccurate", "0.bias exp_avg_sq")
     assert {"0.bias exp_avg_sq", "2.bias exp_avg"} <= {e.name for e in found.errors}
+
+
+class OnceInfinite(torch.autograd.Function):
+    """The identity whose backward gives Inf at its third call: one overflowing step among sound ones."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        OnceInfinite.calls += 1
+        return grads[0] * (float("inf") if OnceInfinite.calls == 3 else 1.0)
+
+
+class Overflowing(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)
+        low = torch.is_autocast_enabled("cpu")
+        return OnceInfinite.apply(y) if low else y  # type: ignore[no-untyped-call,no-any-return]
+
+
+def test_a_step_that_the_scaler_skipped_is_seen(run_case: Run) -> None:
+    OnceInfinite.calls = 0
+    outcome = run_case(*training("skipped", sgd, Overflowing), "fp16-mixed")
+    assert stage(outcome, "step5").code == "skipped_step"
+    assert stage(outcome, "step5").numbers["scale"] == 512.0

@@ -109,7 +109,7 @@ class _Run:
     def anchor(self, draft: Draft) -> None:
         """One step whose gradients and update are judged."""
         self._finite(draft)
-        scale = self.scaler.get_scale() if self.scaler else 1.0
+        scale = self._scale(draft)
         buffers = self.problem.buffers(self.model)
         _, right = self.problem.exact(self.parameters, buffers)
         ideal = self.problem.ideal(self.lab, self.parameters, scale)
@@ -133,6 +133,17 @@ class _Run:
                 judge_movement(draft, name, float64(parameter) - start, end - start, by_movement)
         if not by_movement:
             judge_fall(draft, losses, self.right.losses)
+
+    def _scale(self, draft: Draft) -> float:
+        """The scaler's scale; it can only have fallen, and then a step was skipped for a gradient that overflowed."""
+        if self.scaler is None:
+            return 1.0
+        scale: float = self.scaler.get_scale()
+        draft.numbers["scale"] = scale
+        if scale < INITIAL_SCALE:
+            reason = f"the scaler skipped steps: its scale fell from {INITIAL_SCALE:g} to {scale:g}"
+            draft.fail(Status.NONFINITE, reason, "skipped_step")
+        return scale
 
     def _finite(self, draft: Draft) -> None:
         """Fault(nonfinite) where a parameter or a loss is not: nothing after it can be judged."""
