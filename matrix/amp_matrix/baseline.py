@@ -10,10 +10,8 @@ import msgspec
 from amp_matrix import cell_id, faults
 from amp_matrix.codec import FORMAT, LIMIT
 from amp_matrix.faults import DocumentError, Fault
-from amp_matrix.precision import nearest
+from amp_matrix.kinds import KINDS, hint
 from amp_matrix.rules import shown
-
-KINDS = ("cpu", "cuda", "mps", "xpu")
 
 
 class BaselineError(DocumentError):
@@ -70,7 +68,7 @@ def _wrong(text: str) -> str:
     if not slash:
         return f"{shown(text)} names no kind of device; write cpu/op.softmax@bf16-mixed"
     if kind not in KINDS:
-        return f"unknown kind of device {shown(kind)}; {nearest(kind[:60], KINDS)}"
+        return f"unknown kind of device {shown(kind)}; {hint(kind[:60])}"
     return "" if _is_cell(cell) else f"{shown(cell)} is not a cell id; write probe[variant]@precision"
 
 

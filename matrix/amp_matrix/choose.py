@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,6 +16,7 @@ import msgspec
 
 from amp_matrix.cell_id import parse as parse_cell
 from amp_matrix.decide import decide, seconds_of
+from amp_matrix.essential import unseen
 from amp_matrix.plan import Plan, Prefer, Task
 from amp_matrix.precision import nearest
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from amp_matrix.codec import DocumentError
+    from amp_matrix.matrix import Known
     from amp_matrix.store import Store
     from amp_matrix.survey import Environment, Survey
 
@@ -34,6 +36,8 @@ PROBE_SECONDS = 300.0
 """How long `on_missing="probe"` waits for its child."""
 
 _warned: dict[tuple[str, str], object] = {}
+_probed: dict[tuple[str, str, str], str] = {}
+"""What became of probing a device into a store under an identity: once in a process is enough."""
 
 
 class ChoiceError(RuntimeError):
@@ -73,14 +77,14 @@ def choose(
 ) -> Plan:
     """The plan for a device (`cpu`, `cuda:0`, `mps`, `xpu:0`; None: the best present) by what was measured on it.
 
-    `needs` names what must work beyond the essential cells: `op.lstm`, `op.conv2d[channels_last]`. Nothing is probed
-    unless `on_missing="probe"`, which runs `amp-probe run --suite quick` in a child where evidence is missing, and
-    reads again. Whatever is missing or wrong leads to fp32 with the reason in the plan and one EvidenceWarning per
-    process and reason; only with `on_missing="raise"` it leads to a ChoiceError.
+    `needs` names what must work beyond the essential cells: `op.conv2d`, `op.conv2d[channels_last]`. Nothing is probed
+    unless `on_missing="probe"`, which runs `amp-probe run --suite quick` in a child where evidence is missing, once in
+    a process, and reads again. Whatever is missing or wrong leads to fp32 with the reason in the plan and one
+    EvidenceWarning per process and reason; only with `on_missing="raise"` it leads to a ChoiceError.
     """
     name = "" if device is None else str(device)
     wanted = (needs,) if isinstance(needs, str) else tuple(needs)
-    policy = partial(decide, task=task, prefer=prefer, needs=wanted, allow_fp8=allow_fp8)
+    policy = partial(_decided, wanted, task=task, prefer=prefer, allow_fp8=allow_fp8)
     try:
         _check(task, prefer, on_missing, wanted)
         name = _device(name)
@@ -103,9 +107,17 @@ def _check(task: str, prefer: str, on_missing: str, needs: Sequence[str]) -> Non
         try:
             parse_cell(f"{need}@fp32")
         except ValueError:
-            wrong.append(f"needs={need!r}: write op.lstm, or op.conv2d[channels_last]")
+            wrong.append(f"needs={need!r}: write op.conv2d, or op.conv2d[channels_last]")
     if wrong:
-        raise ValueError("; ".join(wrong))
+        raise ValueError(f"choose was called with what means nothing: {'; '.join(wrong)}")
+
+
+def _decided(
+    needs: Sequence[str], known: Mapping[str, Known], load: Callable[[], Sequence[Survey]], **asked: Any
+) -> Plan:
+    """The plan. All of the store is only loaded to explain what is missing."""
+    missing = not known or any(unseen(need, known, ()) for need in needs)
+    return decide(known, needs=needs, others=load() if missing else (), **asked)
 
 
 def _answer(device: str, store: Store | str | Path | None, policy: Callable[..., Plan], probing: bool) -> _Answer:
@@ -116,11 +128,11 @@ def _answer(device: str, store: Store | str | Path | None, policy: Callable[...,
     if not (probing and answer.missing):
         return answer
     named = os.environ.get("AMP_PROBE_STORE") if store is None else store if isinstance(store, str) else None
-    failed = _probe(device, named or str(kept.root))
+    failed = _probe_once(device, named or str(kept.root))
     again = _read(kept, device, policy)
     if not (failed and again.missing):
         return again
-    plan = msgspec.structs.replace(again.plan, reason=f"{again.plan.reason}; {failed}")
+    plan = msgspec.structs.replace(again.plan, reason=f"{failed}; {again.plan.reason}")
     return msgspec.structs.replace(again, plan=plan, missing=plan.reason)
 
 
@@ -129,8 +141,7 @@ def _read(store: Store, device: str, policy: Callable[..., Plan]) -> _Answer:
 
     here = _here(store, device)
     known = select(here.surveys, here.environment.identity)
-    others = () if known else store.load(brief=True).surveys
-    plan = policy(known, here.environment, device=device, others=others, at=time.time())
+    plan = policy(known, lambda: store.load(brief=True).surveys, now=here.environment, device=device, at=time.time())
     if here.damage and plan.precision == "fp32":
         plan = msgspec.structs.replace(plan, reason=f"{plan.reason}; {here.damage}")
     return _Answer(plan, _missing(plan), here.damage)
@@ -178,6 +189,7 @@ def _device(name: str) -> str:
 
     if not name:
         return _best()
+    name = name.lower()
     kind, _, index = name.partition(":")
     if kind in ("cpu", "mps"):
         return kind if index in ("", "0") else name
@@ -199,6 +211,19 @@ def _best() -> str:
     return "xpu:0" if xpu is not None and xpu.is_available() else "cpu"
 
 
+def _probe_once(device: str, store: str) -> str:
+    """As `_probe`, and in this process only the first time; nothing where no child can measure this process."""
+    from amp_matrix.environment import capture, identity_key, unmeasurable
+
+    environment = capture(device)
+    if unmeasurable(environment.identity):
+        return ""
+    key = (device, store, identity_key(environment))
+    if key not in _probed:
+        _probed[key] = _probe(device, store)
+    return _probed[key]
+
+
 def _probe(device: str, store: str) -> str:
     """Measure the quick suite in a child; what went wrong, or ""."""
     import subprocess
@@ -215,8 +240,9 @@ def _probe(device: str, store: str) -> str:
         return f"probing could not start: {error.strerror or error}"
     if child.returncode == 0:
         return ""
-    last = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"probing ended with exit code {child.returncode}" + (f": {last}" if last else "")
+    lines = [line for line in child.stderr.decode(errors="replace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
+    return ": ".join([f"probing ended with exit code {child.returncode}", *errors[-1:]])
 
 
 def _failed(device: str, task: Task, prefer: Prefer, error: Exception) -> _Answer:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from amp_matrix.faults import Fault, printable
+from amp_matrix.kinds import hint
 from amp_matrix.precision import nearest
 from amp_matrix.rules import shown
 
@@ -181,7 +182,7 @@ def _devices(value: object, base: Path) -> tuple[str, ...]:
     names = _texts(value, base)
     for name in names:
         if not re.fullmatch(r"cpu|mps|(cuda|xpu)(:[0-9]{1,4})?", name):
-            raise ValueError(f"unknown device {shown(name)}; {nearest(name[:60], ('cpu', 'cuda', 'mps', 'xpu'))}")
+            raise ValueError(f"unknown device {shown(name)}; {hint(name[:60])}")
     return names
 
 

@@ -19,9 +19,6 @@ from amp_matrix.survey import Environment, Status, Survey
 if TYPE_CHECKING:
     from amp_matrix.matrix import Known
 
-MARGIN = 1.1
-"""A gain counts for `prefer="speed"` where its lower bound is above this multiple of fp32's speed."""
-
 _FP32 = Precision("fp32")
 
 
@@ -50,7 +47,12 @@ class _Candidate(msgspec.Struct, frozen=True):
 
     @property
     def pays(self) -> bool:
-        return self.gain is not None and self.gain.low > MARGIN
+        return self.gain is not None and essential.pays(self.gain) is True
+
+    @property
+    def noisy(self) -> bool:
+        """Whether its timing is too noisy to tell."""
+        return self.eligible and self.gain is not None and essential.pays(self.gain) is None
 
 
 def decide(
@@ -142,22 +144,32 @@ def _rejection(loser: _Candidate, winner: _Candidate, prefer: Prefer) -> Rejecti
     name = str(loser.precision)
     if stop := loser.blocker:
         return Rejection(name, stop.cell, stop.status, stop.reason)
+    if prefer == "speed" and (stop := loser.untimed):
+        return Rejection(name, stop.cell, stop.status, f"eligible, but {stop.reason}")
+    return Rejection(name, "", "ok", _lost(loser, winner, prefer), loser.gain)
+
+
+def _lost(loser: _Candidate, winner: _Candidate, prefer: Prefer) -> str:
+    """Why an eligible precision was not chosen."""
     gain = f", {loser.gain}" if loser.gain else ""
     if prefer == "memory":
         more = _memory(loser.precision) > _memory(winner.precision)
         better = "needs less memory" if more else "needs no more memory and is safer"
-        return Rejection(name, "", "ok", f"eligible{gain}; {winner.precision} {better}")
-    if stop := loser.untimed:
-        return Rejection(name, stop.cell, stop.status, f"eligible, but {stop.reason}")
+        return f"eligible{gain}; {winner.precision} {better}"
+    if loser.noisy:
+        return f"eligible{gain}, which is too noisy to tell; run amp-probe run --suite quick on a quieter machine"
     if loser.precision != _FP32 and not loser.pays:
-        return Rejection(name, "", "ok", f"eligible{gain or ', but its speed is not known'}; that is no gain")
+        return f"eligible{gain}; that is no gain" if gain else "eligible, but its speed is not known"
     safer = loser.gain is not None and winner.gain is not None and loser.gain.low >= winner.gain.low
     better = "is as fast within the noise, and safer" if safer else "was faster"
-    return Rejection(name, "", "ok", f"eligible{gain}; {winner.precision} {better}")
+    return f"eligible{gain}; {winner.precision} {better}"
 
 
 def _reason(winner: _Candidate, candidates: Sequence[_Candidate], question: _Question) -> str:
     if winner.blocker:
+        asked = {f"{need}@{_FP32}" for need in question.needs}
+        if winner.blocker.status == "unknown" and winner.blocker.cell in asked:
+            return winner.blocker.reason.replace(f"@{_FP32}", "", 1)
         return f"nothing is known to work here, fp32 included: {winner.blocker.reason}"
     right = f"every essential cell to {question.task} is ok here"
     if winner.precision != _FP32:
@@ -168,6 +180,8 @@ def _reason(winner: _Candidate, candidates: Sequence[_Candidate], question: _Que
     wanted = "measurably faster" if question.prefer == "speed" else "smaller"
     stops = (c.blocker or c.untimed for c in candidates if c is not winner)
     unknown = next((f"; {b.reason}" for b in stops if b and b.status == "unknown"), "")
+    noisy = ", ".join(str(c.precision) for c in candidates if c.noisy) if question.prefer == "speed" else ""
+    unknown = unknown or (f"; too noisy to tell: {noisy}" if noisy else "")
     return f"{right}, and no other precision is eligible and {wanted}{unknown}"
 
 

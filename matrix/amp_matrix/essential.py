@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from amp_matrix import precision as precisions
-from amp_matrix.environment import applies, differences
+from amp_matrix.environment import applies, differences, unmeasurable
 from amp_matrix.plan import Gain, Task
 from amp_matrix.survey import Cell, Environment, Outcome, Status, Survey, Tier, cell_id, conclude
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from amp_matrix.matrix import Known
 
 TASKS: tuple[Task, ...] = ("train", "infer")
+MARGIN = 1.1
+"""A gain counts for `prefer="speed"` where its lower bound is above this multiple of fp32's speed."""
 
 
 class Essential(msgspec.Struct, frozen=True):
@@ -118,7 +120,7 @@ def _revisions() -> dict[str, int]:
 
 
 def required(task: Task, precision: str, needs: Sequence[str] = ()) -> tuple[Essential, ...]:
-    """The essential cells, then those that the caller needs beyond them: `op.lstm`, `op.conv2d[channels_last]`."""
+    """The essential cells, then those that the caller needs beyond them: `op.conv2d`, `op.conv2d[channels_last]`."""
     own = cells(task, precision)
     known = {e.cell for e in own}
     asked = dict.fromkeys(f"{need}@{precision}" for need in needs)
@@ -156,13 +158,14 @@ def blocker(
     """Why one cell does not vouch for its precision, or None: it is `ok`, measured, and nothing has changed since."""
     cell = wanted.cell
     if (fact := known.get(cell)) is None:
-        return Blocker(cell, "unknown", f"{cell} {_absence(cell, now, others)}; {_how(cell, now)}")
+        typo = _typo(cell, known, others)
+        return Blocker(cell, "unknown", f"{cell} {_absence(cell, now, others)}{typo}; {_how(cell, now)}")
     if doubt := _doubt(fact, wanted, now):
         return Blocker(cell, "unknown", f"{cell} {doubt}")
     outcome = counted(fact.cell, task)
     if outcome.status is Status.OK:
         return None
-    return Blocker(cell, str(outcome.status), f"{cell} {said(outcome)}")
+    return Blocker(cell, str(outcome.status), f"{cell} {said(outcome)}{_elsewhere(fact, now)}")
 
 
 def counted(cell: Cell, task: Task) -> Outcome:
@@ -177,6 +180,11 @@ def gain(cell: Cell) -> Gain | None:
     numbers = next((s.numbers for s in cell.outcome.stages if s.name == "time"), {})
     low, high = numbers.get("gain_low", math.nan), numbers.get("gain_high", math.nan)
     return Gain(float(low), float(high)) if 0 < low <= high < math.inf else None
+
+
+def pays(gain: Gain) -> bool | None:
+    """Whether a gain counts; None where its interval is too wide to tell."""
+    return True if gain.low > MARGIN else False if gain.high <= MARGIN else None
 
 
 def said(outcome: Outcome) -> str:
@@ -201,6 +209,13 @@ def _doubt(fact: Known, wanted: Essential, now: Environment) -> str:
     if changed := _rescoped(fact, wanted, now):
         return f"was measured under other settings: {_few(changed)}; set them as they were then"
     return ""
+
+
+def _elsewhere(fact: Known, now: Environment) -> str:
+    """The device that a cell was seen on, where that is another one of the same make."""
+    index = fact.device.partition(":")[2]
+    here = now.recorded.get("index", "") if index else ""
+    return f" (on {fact.device})" if here not in ("", index) else ""
 
 
 def _rescoped(fact: Known, wanted: Essential, now: Environment) -> tuple[str, ...]:
@@ -232,12 +247,35 @@ def _ran(cell: Cell, wanted: str) -> bool:
     return cell.evidence == "measured" and cell.outcome.status is not Status.NOT_RUN and cell.id == wanted
 
 
+def unseen(probe: str, known: Mapping[str, Known], others: Sequence[Survey]) -> bool:
+    """Whether a probe and variant stand neither in the list nor in any of these surveys."""
+    return probe not in _names(known, others)
+
+
+def _names(known: Mapping[str, Known], others: Sequence[Survey]) -> dict[str, None]:
+    """Every probe with its variant that is known of: `op.conv2d[channels_last]`."""
+    ids = [*_revisions(), *known, *(cell.id for survey in others for cell in survey.cells)]
+    return dict.fromkeys(name.partition("@")[0] for name in ids)
+
+
+def _typo(cell: str, known: Mapping[str, Known], others: Sequence[Survey]) -> str:
+    """What a probe that nothing knows may be meant to be."""
+    probe, names = cell.partition("@")[0], tuple(_names(known, others))
+    if probe in names or probe.startswith("speed."):
+        return ""
+    hint = precisions.nearest(probe, names)
+    return f", and no survey here knows a probe of this name ({hint})" if hint.startswith("did") else ""
+
+
 def _few(sentences: tuple[str, ...], most: int = 3) -> str:
     more = len(sentences) - most
     return ", ".join(sentences[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _how(cell: str, now: Environment) -> str:
-    """The command that measures a cell here."""
-    probe = "" if tier(cell) == "essential" or cell.startswith("speed.") else f" --probe {cell.partition('@')[0]}"
-    return f"run amp-probe run --device {now.identity.get('device', 'cpu')}{probe}"
+    """What measures a cell here."""
+    if calls := unmeasurable(now.identity):
+        return f"amp-probe run cannot measure it under {', '.join(calls)}, which is set in this process alone: undo it"
+    usual = tier(cell) == "essential" or cell.startswith("speed.")
+    suite = "" if usual else " --suite full" if cell.startswith("opinfo.") else " --suite core"
+    return f"run amp-probe run{suite} --device {now.identity.get('device', 'cpu')}"

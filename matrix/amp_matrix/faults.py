@@ -38,7 +38,8 @@ class DocumentError(Exception):
 
     def __str__(self) -> str:
         source = printable(self.source)
-        return "\n".join(f"{source}: {f.place}: {f.message}" for f in self.faults)
+        # the place says nothing where the whole is wrong
+        return "\n".join(": ".join([source, *([f.place] if f.place != "$" else []), f.message]) for f in self.faults)
 
 
 class _Number(NamedTuple):

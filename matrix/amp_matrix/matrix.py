@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from amp_matrix import essential
 from amp_matrix.codec import survey_id
 from amp_matrix.survey import SEVERITY, Cell, Environment, Status, Survey
 
@@ -49,19 +51,19 @@ def merge(*many: Iterable[Survey]) -> tuple[Survey, ...]:
 def select(surveys: Iterable[Survey], identity: Mapping[str, str] | None = None) -> dict[str, Known]:
     """The evidence that counts for each cell's id, from the surveys whose identity is equal (None: from all).
 
-    The newest survey counts, by start and then id; within one the worst of a cell's repeats. What was not tried
-    (UNTRIED) never hides what was, and what was not measured never hides what was.
+    On each device the newest survey counts, by start and then id, and within one the worst of a cell's repeats; of
+    several devices (`cuda:0`, `cuda:1`) the worst. What was not tried (UNTRIED) never hides what was, and what was not
+    measured never hides what was. A timing that is too noisy to tell does not hide an older one that is not: `_clear`.
     """
-    best: dict[str, tuple[tuple[bool, bool, str, str], Known]] = {}
+    found: dict[str, dict[str, list[Known]]] = {}
     for survey in surveys:
         if identity is not None and survey.environment.identity != identity:
             continue
         name = survey_id(survey)
         for cell in _one_each(survey.cells):
-            rank = (*_weight(cell), survey.started, name)
-            if cell.id not in best or rank > best[cell.id][0]:
-                best[cell.id] = rank, Known(cell, name, survey.started, survey.environment, survey.device)
-    return {cell: known for cell, (_, known) in sorted(best.items())}
+            known = Known(cell, name, survey.started, survey.environment, survey.device)
+            found.setdefault(cell.id, {}).setdefault(survey.device, []).append(known)
+    return {cell: _worst([_counting(same) for same in devices.values()]) for cell, devices in sorted(found.items())}
 
 
 def diff(old: Iterable[Survey], new: Iterable[Survey]) -> tuple[Change, ...]:
@@ -69,6 +71,55 @@ def diff(old: Iterable[Survey], new: Iterable[Survey]) -> tuple[Change, ...]:
     before, after = _by_device(old), _by_device(new)
     places = sorted({*before, *after})
     return tuple(change for place in places for change in _change(place, before.get(place), after.get(place)))
+
+
+def _counting(same: Sequence[Known]) -> Known:
+    """What counts of a cell's results on one device."""
+    if len(same) == 1:
+        return same[0]
+    newest = max(same, key=_rank)
+    return _clear(newest, same) if newest.cell.probe.startswith("speed.") else newest
+
+
+def _rank(known: Known) -> tuple[bool, bool, str, str]:
+    return (*_weight(known.cell), known.started, known.survey)
+
+
+def _clear(newest: Known, same: Iterable[Known]) -> Known:
+    """The newest timing, or where that is too noisy to tell, the newest one that tells.
+
+    Never one from before a failure, another revision or other settings, and never a gain above what a later timing
+    leaves possible: each of these could only be bolder.
+    """
+    possible = math.inf
+    for older in sorted(same, key=_rank, reverse=True):
+        gain = essential.gain(older.cell)
+        if gain is None or not _like(older, newest) or gain.low > possible:
+            break
+        if essential.pays(gain) is not None:
+            return older
+        possible = min(possible, gain.high)
+    return newest
+
+
+def _like(older: Known, newest: Known) -> bool:
+    """Whether an older timing may stand for a newer one."""
+    cell, settings = older.cell, older.environment.scoped
+    same = cell.revision == newest.cell.revision and settings == newest.environment.scoped
+    return same and cell.evidence == "measured" and cell.outcome.status in _WORKS
+
+
+def _worst(several: Sequence[Known]) -> Known:
+    """Of one cell on several devices that are alike: the weightiest, of those the worst, then the slowest."""
+    if len(several) == 1:
+        return several[0]
+    return max(several, key=lambda k: (*_weight(k.cell), -_severity(k.cell.outcome.status), -_speed(k.cell), *_rank(k)))
+
+
+def _speed(cell: Cell) -> float:
+    """The least gain that a cell vouches for: 0 where it measured none."""
+    gain = essential.gain(cell)
+    return gain.low if gain else 0.0
 
 
 def _weight(cell: Cell) -> tuple[bool, bool]:

@@ -23,17 +23,37 @@ _TF32 = (
 )
 
 
+_WIDE = 2.0
+"""An interval whose bounds lie further apart than this is said with "about"."""
+
+CAVEATS = 5
+"""At most this many caveats are said in full."""
+
+
+class Gain(msgspec.Struct, frozen=True):
+    """Measured speed as a multiple of fp32's: the interval's bounds (2.0 is twice as fast)."""
+
+    low: Real
+    high: Real
+
+    def __str__(self) -> str:
+        if self.high > _WIDE * self.low:
+            return f"about {self.low:.1f}x to {self.high:.1f}x fp32"
+        return f"{self.low:.2f}x to {self.high:.2f}x fp32"
+
+
 class Rejection(msgspec.Struct, frozen=True):
     """Why a precision was not chosen: the first cell that blocked it ("" where no cell did), and one sentence.
 
     `status` is that cell's; `unknown` where nothing that counts was measured, and `ok` where the precision is eligible
-    and another one was better.
+    and another one was better. `gain` is its measured speed where it is eligible.
     """
 
     precision: str
     cell: str
     status: str
     reason: str
+    gain: Gain | None = None
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -45,16 +65,6 @@ class Proof(msgspec.Struct, frozen=True):
     survey: str
     started: str
     age: Real
-
-
-class Gain(msgspec.Struct, frozen=True):
-    """Measured speed as a multiple of fp32's: the interval's bounds (2.0 is twice as fast)."""
-
-    low: Real
-    high: Real
-
-    def __str__(self) -> str:
-        return f"{self.low:.2f}x to {self.high:.2f}x fp32"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +112,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"to do: {_TF32}"] if self.precision == "tf32" else []
         lines.append(f"evidence: {_proof(self.evidence)}")
         lines += [f"not {r.precision}: {r.reason}" for r in self.rejected]
-        lines += [f"caveat: {caveat}" for caveat in self.caveats]
+        lines += [f"caveat: {caveat}" for caveat in self.caveats[:CAVEATS]]
+        if len(self.caveats) > CAVEATS:
+            lines.append(f"and {len(self.caveats) - CAVEATS} more: amp-probe show{self._filters()}")
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """What and why, in two lines; `explain` has the rest."""
+        return "\n".join(self.explain().split("\n")[:2])
+
+    def _filters(self) -> str:
+        """The options of amp-probe show that leave the caveats' cells."""
+        found = dict.fromkeys(part[1] for caveat in self.caveats if len(part := caveat.split(": ", 2)) > 1)
+        return f" --device {self.device}" + "".join(f" --status {status}" for status in found)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON; a float that JSON cannot hold is "nan", "inf" or "-inf"."""

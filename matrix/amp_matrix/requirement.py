@@ -13,11 +13,11 @@ from packaging.version import InvalidVersion, Version
 
 from amp_matrix import cell_id
 from amp_matrix.essential import TASKS
+from amp_matrix.kinds import KINDS, hint
 from amp_matrix.plan import Task
 from amp_matrix.precision import nearest
 from amp_matrix.precision import parse as parse_precision
 
-KINDS = ("cpu", "cuda", "mps", "xpu")
 NAMES = ("torch", "macos", "python")
 """What a marker may ask the version of."""
 
@@ -145,7 +145,7 @@ class _Reader:
     def _device(self, device: str) -> None:
         kind, _, index = device.partition(":")
         if kind not in KINDS:
-            self._fault(f"unknown device {device!r}; {nearest(kind, KINDS)}")
+            self._fault(f"unknown device {device!r}; {hint(kind)}")
         elif index and kind not in ("cuda", "xpu"):
             self._fault(f"{kind} has no index; write {kind!r}")
 

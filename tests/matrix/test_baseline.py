@@ -15,7 +15,7 @@ IDS = ("cpu/op.gelu@bf16-mixed", "cuda/op.softmax[large]@fp16-true")
 def faults(data: bytes) -> list[tuple[str, str]]:
     with pytest.raises(BaselineError) as caught:
         baseline.decode(data, "base.json")
-    assert str(caught.value).startswith("base.json: $")
+    assert str(caught.value).startswith("base.json: ")
     return [tuple(f) for f in caught.value.faults]
 
 
@@ -25,6 +25,11 @@ def test_it_reads_what_it_wrote() -> None:
     assert json.loads(data) == {"format": 1, "cells": list(IDS)}
     assert data.count(b"\n") > len(IDS)
     assert baseline.decode(baseline.encode([]), "base.json") == ()
+
+
+def test_what_is_wrong_with_the_whole_file_has_no_place() -> None:
+    with pytest.raises(BaselineError, match=r"^base\.json: is not JSON: .* at line 1, column 2$"):
+        baseline.decode(b"{", "base.json")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class TestSpeed:
         plan = decided(timed("speed.train_step@bf16-mixed", 1.2, 1.99))
         assert plan.precision == "bf16-true"
         assert rejection(plan, "bf16-mixed") == Rejection(
-            "bf16-mixed", "", "ok", "eligible, 1.20x to 1.99x fp32; bf16-true was faster"
+            "bf16-mixed", "", "ok", "eligible, 1.20x to 1.99x fp32; bf16-true was faster", Gain(1.2, 1.99)
         )
         assert rejection(plan, "fp32").reason == "eligible; bf16-true was faster"
 
@@ -95,6 +95,20 @@ class TestSpeed:
         assert plan.precision == "fp32"
         assert plan.evidence is not None
         assert rejection(plan, "bf16-mixed").status == "ok"
+
+    def test_noise_is_said_to_be_noise_and_not_to_be_no_gain(self) -> None:
+        plan = decided(*(timed(f"speed.train_step@{p}", 0.54, 3.92) for p in GAINS))
+        assert plan.precision == "fp32"
+        assert rejection(plan, "bf16-mixed").reason == (
+            "eligible, about 0.5x to 3.9x fp32, which is too noisy to tell;"
+            " run amp-probe run --suite quick on a quieter machine"
+        )
+        assert plan.reason.endswith(
+            "measurably faster; too noisy to tell: tf32, bf16-mixed, fp16-mixed, bf16-true, fp16-true"
+        )
+        slow = decided(*(timed(f"speed.train_step@{p}", 0.9, 1.1) for p in GAINS))
+        assert rejection(slow, "bf16-mixed").reason == "eligible, 0.90x to 1.10x fp32; that is no gain"
+        assert "noisy" not in slow.reason
 
     def test_a_timing_without_numbers_is_no_gain(self) -> None:
         plan = decided(*(cell(f"speed.train_step@{p}", Stage("time")) for p in GAINS))
@@ -243,6 +257,7 @@ def _fresh_warnings() -> Iterator[None]:
 
     module = sys.modules["amp_matrix.choose"]  # the attribute of the package is the function
     module._warned.clear()  # type: ignore[attr-defined]
+    module._probed.clear()  # type: ignore[attr-defined]
     yield
     module._warned.clear()  # type: ignore[attr-defined]
 
@@ -359,8 +374,10 @@ def test_a_store_that_is_a_file_gives_fp32(tmp_path: Path) -> None:
         ({"task": "trian"}, "task='trian': did you mean 'train'?"),
         ({"prefer": "sped"}, "prefer='sped': did you mean 'speed'?"),
         ({"on_missing": "prob"}, "on_missing='prob': did you mean 'probe'?"),
-        ({"needs": ["lstm"]}, "needs='lstm': write op.lstm"),
+        ({"needs": ["lstm"]}, "needs='lstm': write op.conv2d"),
         ({"device": "cdua:0"}, "unknown device 'cdua:0'; did you mean 'cuda'?"),
+        ({"device": "GPU"}, "unknown device 'gpu'; did you mean 'cuda'?"),
+        ({"task": "Infer"}, "choose was called with what means nothing: task='Infer'"),
         ({"device": "cuda:99"}, ""),
     ],
 )
@@ -377,6 +394,47 @@ def test_what_cannot_be_asked_gives_fp32_with_the_reason(store: Store, asked: di
 def test_one_need_may_be_a_plain_string(store: Store) -> None:
     store.add(here(*(cell(f"op.lstm@{p}") for p in ("fp32", "bf16-mixed"))))
     assert choose("cpu", store=store, needs="op.lstm").precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize("device", ["CPU", "Cpu:0"])
+def test_a_device_may_be_in_capitals(store: Store, device: str) -> None:
+    store.add(here())
+    assert choose(device, store=store).device == "cpu"
+
+
+def test_a_need_that_was_never_measured_is_what_is_missing(store: Store) -> None:
+    store.add(here())
+    with pytest.warns(EvidenceWarning):
+        plan = choose("cpu", store=store, needs=["op.conv2d"])
+    assert plan.reason == "op.conv2d was never measured here; run amp-probe run --suite core --device cpu"
+
+
+def test_a_need_that_no_survey_knows_is_met_with_the_nearest_that_one_does(store: Store) -> None:
+    store.add(here(cell("op.conv2d@fp32")))
+    store.add(survey(cell("op.gru[large]@fp32"), environment=elsewhere(torch="2.4.0")))
+    for need, meant in (("op.mattmul", "op.matmul"), ("op.conv2", "op.conv2d"), ("op.gru[larg]", "op.gru[large]")):
+        with pytest.warns(EvidenceWarning):
+            plan = choose("cpu", store=store, needs=[need])
+        assert f"no survey here knows a probe of this name (did you mean '{meant}'?)" in plan.reason
+
+
+def test_what_only_this_process_set_is_named_and_no_child_is_asked(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    store.add(here())
+    fake_prober(tmp_path, monkeypatch, f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    torch.set_flush_denormal(True)
+    try:
+        with pytest.warns(EvidenceWarning):
+            plan = choose("cpu", store=store, on_missing="probe")
+    finally:
+        torch.set_flush_denormal(False)
+    assert "flushing of denormals no then, yes now" in plan.reason
+    assert "amp-probe run cannot measure it under torch.set_flush_denormal(True)" in plan.reason
+    assert "undo it" in plan.reason
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_device_may_be_torchs_own(store: Store) -> None:
@@ -450,6 +508,20 @@ def test_a_prober_that_fails_gives_fp32_with_its_last_words(
     with pytest.warns(EvidenceWarning, match="probing ended with exit code 1: the disk is full"):
         plan = choose("cpu", store=store, on_missing="probe")
     assert "probing ended with exit code 1: the disk is full" in plan.reason
+
+
+def test_a_prober_that_failed_is_not_asked_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f"""
+        import sys
+        open({str(tmp_path / "runs")!r}, "a").write("x")
+        print("error: cpu: not stored: Permission denied\\nerror: the last of two\\nmore", file=sys.stderr)
+        sys.exit(2)
+        """
+    fake_prober(tmp_path, monkeypatch, body)
+    with pytest.warns(EvidenceWarning, match="probing ended with exit code 2: the last of two; "):
+        plan = choose("cpu", store=store, on_missing="probe")
+    assert choose("cpu", store=store, on_missing="probe") == plan
+    assert (tmp_path / "runs").read_text() == "x"
 
 
 def test_a_prober_that_hangs_is_given_up(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

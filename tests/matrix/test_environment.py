@@ -230,7 +230,9 @@ def test_differences_read_like_sentences() -> None:
     ("field", "precision", "expected"),
     [
         ("float32_matmul_precision", Precision("fp32"), True),
-        ("float32_matmul_precision", Precision("tf32"), True),
+        ("float32_matmul_precision", Precision("tf32"), False),
+        ("cudnn.allow_tf32", Precision("tf32"), False),
+        ("NVIDIA_TF32_OVERRIDE", Precision("tf32"), True),
         ("float32_matmul_precision", Precision("bf16-mixed"), False),
         ("allow_fp16_accumulation", Precision("fp16-true"), True),
         ("allow_fp16_accumulation", Precision("bf16-true"), False),

@@ -118,7 +118,11 @@ def test_another_identity_blocks_even_where_nobody_selected() -> None:
 
 @pytest.mark.parametrize(
     ("field", "blocked"),
-    [("float32_matmul_precision", {"fp32", "tf32"}), ("allow_fp16_accumulation", {"fp16-mixed", "fp16-true"})],
+    [
+        ("float32_matmul_precision", {"fp32"}),
+        ("fp32_precision", {"fp32", "tf32"}),
+        ("allow_fp16_accumulation", {"fp16-mixed", "fp16-true"}),
+    ],
 )
 def test_a_scoped_field_blocks_the_precisions_that_it_can_change(field: str, blocked: set[str]) -> None:
     now = msgspec.structs.replace(NOW, scoped=NOW.scoped | {field: "other"})
@@ -187,7 +191,7 @@ def test_needs_are_asked_for_after_the_essential_cells() -> None:
 def test_a_need_that_was_never_measured_names_its_probe() -> None:
     stop = essential.first_blocker(known(), "bf16-mixed", "train", NOW, needs=("op.conv2d[channels_last]",))
     assert stop is not None
-    assert stop.reason.endswith("run amp-probe run --device cpu --probe op.conv2d[channels_last]")
+    assert stop.reason.endswith("was never measured here; run amp-probe run --suite core --device cpu")
 
 
 def test_a_later_untried_cell_does_not_hide_evidence() -> None:

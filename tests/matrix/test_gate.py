@@ -140,6 +140,12 @@ class TestBaseline:
         )
         assert list(gate.failing([here])) == [f"cpu/{GELU}", "cpu/op.gelu@tf32"]
 
+    def test_what_is_unsupported_by_declaration_does_not_fail(self) -> None:
+        declared = cell("op.gelu@tf32", Stage("build", Status.UNSUPPORTED, reason="off cuda", code="declared"))
+        refused = cell("op.mse@tf32", Stage("build", Status.UNSUPPORTED, code="not_implemented"))
+        wrong = cell("op.silu@tf32", Stage("build", Status.ERROR, code="declared"))
+        assert list(gate.failing([place(declared, refused, wrong)])) == ["cpu/op.mse@tf32", "cpu/op.silu@tf32"]
+
     def test_only_new_ones_fail(self) -> None:
         here = place(failing(GELU, Status.CRASH, "SIGILL"), failing("op.silu@fp32", Status.ERROR))
         assert gate.against(gate.failing([here]), [here]) == ()

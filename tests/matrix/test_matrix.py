@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from amp_matrix.codec import survey_id
@@ -101,6 +102,71 @@ def test_within_a_survey_the_worst_of_repeats_counts() -> None:
     assert status(survey(NOON, cell(Status.OK), cell(Status.NOT_RUN, code="filtered"))) is Status.OK
     assert status(survey(NOON, cell(Status.OK), cell(Status.CRASH, evidence="claimed"))) is Status.OK
     assert status(survey(MORNING, cell(Status.ERROR)), survey(NOON, cell(Status.OK), cell(Status.OK))) is Status.OK
+
+
+@pytest.mark.parametrize("later", [Status.OK, Status.EMULATED])
+def test_of_equal_devices_the_worst_counts_whichever_was_measured_last(later: Status) -> None:
+    first, second = survey(MORNING, cell(Status.CRASH), device="cuda:1"), survey(NOON, cell(later), device="cuda:0")
+    assert status(first, second) is Status.CRASH
+    assert status(first, second, survey(EVENING, cell(Status.OK), device="cuda:1")) is later
+    assert status(second, survey(EVENING, cell(Status.NOT_RUN, code="filtered"), device="cuda:1")) is later
+    assert status(second, survey(EVENING, cell(Status.NOT_RUN, code="device_lost"), device="cuda:1")) is not Status.OK
+
+
+class TestTimings:
+    """Which of a speed cell's timings counts. A gain counts from above 1.1."""
+
+    NAME = "speed.infer@fp32"
+    GAIN, NONE, NOISE = (1.5, 1.6), (0.9, 1.1), (0.5, 3.9)
+
+    def timing(self, low: float, high: float, status: Status = Status.OK, **changes: Any) -> Cell:
+        stage = Stage(name="time", status=status, numbers={"gain_low": low, "gain_high": high})
+        return msgspec.structs.replace(cell(Status.OK, probe="speed.infer", **changes), outcome=conclude([stage]))
+
+    def counts(self, *cells: Cell, surveys: tuple[Survey, ...] = ()) -> Cell:
+        """What counts of these, the oldest first, in whatever order they are read."""
+        many = [*(survey(when, c) for when, c in zip((MORNING, NOON, EVENING), cells, strict=False)), *surveys]
+        found = [select(order, HERE)[self.NAME].cell for order in (many, many[::-1])]
+        assert found[0] == found[1]
+        return found[0]
+
+    @pytest.mark.parametrize("clear", [GAIN, NONE])
+    def test_noise_does_not_hide_what_is_clear(self, clear: tuple[float, float]) -> None:
+        told = self.timing(*clear)
+        assert self.counts(told, self.timing(*self.NOISE), self.timing(0.6, 3.0)) == told
+
+    def test_the_newest_that_is_clear_counts(self) -> None:
+        gain, none, noise = (self.timing(*bounds) for bounds in (self.GAIN, self.NONE, self.NOISE))
+        assert self.counts(gain, none, noise) == none
+        assert self.counts(none, gain, noise) == gain
+        assert self.counts(noise, gain, none) == none
+
+    def test_where_all_is_noise_the_newest_counts(self) -> None:
+        assert self.counts(self.timing(*self.NOISE), newest := self.timing(0.6, 3.0)) == newest
+
+    @pytest.mark.parametrize("failure", [s for s in Status if s not in (Status.OK, Status.EMULATED)])
+    def test_a_failure_counts_and_nothing_from_before_it_comes_back(self, failure: Status) -> None:
+        failed = cell(failure, code="raised", probe="speed.infer")
+        gain, noise = self.timing(*self.GAIN), self.timing(*self.NOISE)
+        assert self.counts(gain, failed) == failed
+        assert self.counts(gain, failed, noise) == noise
+
+    def test_a_timing_of_another_revision_or_under_other_settings_is_another_one(self) -> None:
+        noise = self.timing(*self.NOISE)
+        assert self.counts(self.timing(*self.GAIN, revision=2), noise) == noise
+        under = Environment(HERE, scoped={"allow_fp16_accumulation": "yes"})
+        other = msgspec.structs.replace(survey(MORNING, self.timing(*self.GAIN)), environment=under)
+        assert self.counts(surveys=(other, survey(NOON, noise))) == noise
+
+    def test_a_gain_above_what_a_later_noisy_timing_leaves_possible_does_not_count(self) -> None:
+        noise = self.timing(0.5, 1.2)
+        assert self.counts(self.timing(*self.GAIN), noise) == noise
+        assert self.counts(gain := self.timing(1.15, 1.3), noise) == gain
+
+    def test_of_equal_devices_the_slowest_counts(self) -> None:
+        fast, slow = self.timing(*self.GAIN), self.timing(*self.NONE)
+        places = (survey(MORNING, slow, device="cuda:1"), survey(NOON, fast, device="cuda:0"))
+        assert self.counts(surveys=places) == slow
 
 
 def test_merge_keeps_each_once_and_decides_nothing() -> None:

@@ -124,7 +124,25 @@ def test_json_holds_everything_and_no_bare_nan() -> None:
     assert document["format"] == 1
     assert document["evidence"]["age"] == "nan"
     assert document["gain"] == {"low": 1.5, "high": 2.0}
-    assert document["rejected"] == [{"precision": "fp32", "cell": "", "status": "ok", "reason": "r"}]
+    assert document["rejected"] == [{"precision": "fp32", "cell": "", "status": "ok", "reason": "r", "gain": None}]
+
+
+def test_printed_it_is_two_lines() -> None:
+    chosen = plan("bf16-mixed", rejected=(Rejection("fp32", "", "ok", "r"),), caveats=("x",) * 9)
+    assert str(chosen).splitlines() == chosen.explain().splitlines()[:2]
+
+
+def test_of_many_caveats_five_are_said_and_the_rest_are_to_be_shown() -> None:
+    caveats = tuple(f"op.a{n}@fp32: {'error' if n else 'crash'}: seen: here" for n in range(8))
+    lines = plan("bf16-mixed", caveats=caveats).explain().splitlines()
+    assert [line for line in lines if line.startswith("caveat: ")] == [f"caveat: {c}" for c in caveats[:5]]
+    assert lines[-1] == f"and 3 more: amp-probe show --device {plan('fp32').device} --status crash --status error"
+    assert "more" not in plan("bf16-mixed", caveats=caveats[:5]).explain()
+
+
+def test_a_wide_interval_is_said_with_about() -> None:
+    assert str(Gain(0.54, 3.92)) == "about 0.5x to 3.9x fp32"
+    assert str(Gain(1.2, 2.4)) == "1.20x to 2.40x fp32"
 
 
 def test_numbers_as_documents_hold_them_become_json_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -9,9 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import cells, surveys
 
+from amp_matrix import essential
 from amp_matrix.codec import survey_id
 from amp_matrix.matrix import UNTRIED, Known, diff, merge, select
-from amp_matrix.survey import SEVERITY, Status, Survey
+from amp_matrix.survey import SEVERITY, Cell, Stage, Status, Survey, conclude
 
 FEW = cells(probes=st.just("op.softmax"), precision=st.just("bf16-mixed"))
 MANY = st.lists(surveys(device=st.just("cpu"), cell=FEW, max_cells=3), max_size=4)
@@ -81,6 +83,43 @@ def test_nothing_tried_and_measured_is_hidden_but_by_its_like(many: list[Survey]
                 if w and (s.started, survey_id(s)) == newest
             ]
             assert all(SEVERITY.index(known.cell.outcome.status) <= SEVERITY.index(s) for s in same)
+
+
+TIMINGS = st.builds(
+    lambda low, wide, status: Stage("time", status, numbers={"gain_low": low, "gain_high": low * wide}),
+    st.sampled_from([0.0, 0.3, 0.9, 1.05, 1.2, 2.0, math.nan]),
+    st.sampled_from([1.0, 1.2, 4.0]),
+    st.sampled_from([Status.OK, Status.OK, Status.EMULATED, Status.ERROR]),
+)
+TIMED = st.builds(
+    lambda stage, revision: Cell("speed.infer", "bf16-mixed", "stress", revision, conclude([stage])),
+    TIMINGS,
+    st.integers(1, 2),
+)
+PLACED = st.lists(
+    surveys(device=st.sampled_from(["cuda:0", "cuda:1"]), cell=TIMED, max_cells=1), min_size=1, max_size=5
+)
+
+
+@given(PLACED)
+def test_a_gain_that_counts_was_seen_on_every_device_after_all_that_speaks_against_it(many: list[Survey]) -> None:
+    for known in select(many).values():
+        gain = essential.gain(known.cell)
+        if known.cell.outcome.status is not Status.OK or gain is None or gain.low <= essential.MARGIN:
+            continue
+        for device in {s.device for s in many if s.cells}:
+            mine = [k for k in timings(many) if k.device == device]
+            newest = max(mine, key=lambda k: (k.started, k.survey))
+            assert newest.cell.outcome.status is Status.OK
+            found = select([s for s in many if s.device == device])[newest.cell.id]
+            later = [k for k in mine if (k.started, k.survey) > (found.started, found.survey)]
+            bounds = [essential.gain(k.cell) for k in later]
+            assert all(k.cell.outcome.status is Status.OK for k in later)
+            assert all(b is not None and b.low <= essential.MARGIN < b.high >= gain.low for b in bounds)
+
+
+def timings(many: Sequence[Survey]) -> list[Known]:
+    return [Known(c, survey_id(s), s.started, s.environment, s.device) for s in many for c in s.cells]
 
 
 @given(MANY, MANY)

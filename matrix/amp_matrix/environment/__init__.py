@@ -4,7 +4,7 @@
 """
 
 from amp_matrix.environment.capture import capture
-from amp_matrix.environment.compare import SCOPED, applies, differences, identity_key
+from amp_matrix.environment.compare import SCOPED, applies, differences, identity_key, unmeasurable
 from amp_matrix.environment.errors import CaptureError
 
-__all__ = ["SCOPED", "CaptureError", "applies", "capture", "differences", "identity_key"]
+__all__ = ["SCOPED", "CaptureError", "applies", "capture", "differences", "identity_key", "unmeasurable"]

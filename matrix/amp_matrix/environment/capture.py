@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 
-from amp_matrix.precision import nearest
+from amp_matrix.kinds import KINDS, hint
 from amp_matrix.survey import Environment
 
-KINDS = ("cpu", "cuda", "mps", "xpu")
 _NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?", re.ASCII)
 
 
@@ -32,5 +31,5 @@ def split(device: str) -> tuple[str, int]:
     """The kind and the index of a device's name; ValueError names the nearest kind."""
     match = _NAME.fullmatch(device)
     if match is None or match["kind"] not in KINDS:
-        raise ValueError(f"unknown device {device!r}; {nearest(device.partition(':')[0], KINDS)}")
+        raise ValueError(f"unknown device {device!r}; {hint(device)}")
     return match["kind"], int(match["index"] or 0)

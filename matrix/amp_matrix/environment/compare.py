@@ -11,17 +11,19 @@ from amp_matrix.survey import Environment
 
 _ALL = ("fp32", "tf32", "bf16", "fp16")
 _FLOAT32 = ("fp32", "tf32")
+_FP32 = ("fp32",)
+"""A cell in tf32 sets these flags itself while it runs, and whoever uses tf32 has to set them."""
 
 SCOPED: Mapping[str, tuple[str, ...]] = {
-    "float32_matmul_precision": _FLOAT32,
+    "float32_matmul_precision": _FP32,
     "fp32_precision": _FLOAT32,
-    "cuda.matmul.fp32_precision": _FLOAT32,
-    "cudnn.conv.fp32_precision": _FLOAT32,
-    "cudnn.rnn.fp32_precision": _FLOAT32,
+    "cuda.matmul.fp32_precision": _FP32,
+    "cudnn.conv.fp32_precision": _FP32,
+    "cudnn.rnn.fp32_precision": _FP32,
     "mkldnn.matmul.fp32_precision": _FLOAT32,
     "mkldnn.conv.fp32_precision": _FLOAT32,
     "mkldnn.rnn.fp32_precision": _FLOAT32,
-    "cudnn.allow_tf32": _FLOAT32,
+    "cudnn.allow_tf32": _FP32,
     "ONEDNN_DEFAULT_FPMATH_MODE": _FLOAT32,
     "NVIDIA_TF32_OVERRIDE": _FLOAT32,
     "allow_fp16_reduced_precision_reduction": ("fp16",),
@@ -58,6 +60,13 @@ _LABELS = {
 }
 
 
+_CALLS = (
+    ("flush_denormal", "yes", "torch.set_flush_denormal(True)"),
+    ("mkldnn", "no", "torch.backends.mkldnn.enabled = False"),
+)
+"""Identity fields with the value that only a call in this very process gives them, and that call."""
+
+
 def identity_key(environment: Environment) -> str:
     """The identity as 16 hex digits: equal for equal identities, and the name of their folder in a store."""
     text = json.dumps(environment.identity, sort_keys=True, separators=(",", ":"))
@@ -70,6 +79,11 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, .
     return tuple(
         f"{_LABELS.get(f, f)} {_said(f, then)} then, {_said(f, now)} now" for f in fields if then.get(f) != now.get(f)
     )
+
+
+def unmeasurable(identity: Mapping[str, str]) -> tuple[str, ...]:
+    """The calls that this process has made, after which no new process can measure what holds in it."""
+    return tuple(call for field, value, call in _CALLS if identity.get(field) == value)
 
 
 def applies(field: str, precision: Precision) -> bool:

@@ -8,12 +8,13 @@ from typing import Annotated, Literal, cast
 
 import typer
 
+from amp_matrix.kinds import KINDS
 from amp_matrix.plan import Plan
 from amp_matrix.precision import Precision
 from amp_matrix.store import Store
 from amp_probe.cli import options as o
 from amp_probe.cli import output
-from amp_probe.cli.refused import KINDS, Faults, device_name
+from amp_probe.cli.refused import Faults, device_name
 
 EXAMPLES = """\b
 Examples:

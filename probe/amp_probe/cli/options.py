@@ -11,11 +11,12 @@ import typer
 
 from amp_matrix.config import Config, ConfigError
 from amp_matrix.config import load as load_config
+from amp_matrix.kinds import KINDS
 from amp_matrix.precision import COMPUTES, nearest
 from amp_matrix.store import Store
 from amp_matrix.survey import Status
 from amp_probe.cli import output
-from amp_probe.cli.refused import KINDS, Faults
+from amp_probe.cli.refused import Faults
 
 TASKS = ("train", "infer")
 PREFERS = ("speed", "memory")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from amp_matrix.kinds import KINDS, hint
 from amp_matrix.precision import nearest
 
 T = TypeVar("T")
-KINDS = ("cpu", "cuda", "mps", "xpu")
 FINE, GATE_FAILED, USAGE, NOTHING_PROBED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -29,8 +29,8 @@ class Faults:
         self._found = list(found)
 
     def add(self, option: str, message: str) -> None:
-        """Note that an option is wrong, and how."""
-        self._found.append(f"{option}: {message}")
+        """Note that an option is wrong, and how; "" where no one option is."""
+        self._found.append(f"{option}: {message}" if option else message)
 
     def choice(self, option: str, value: str, known: Sequence[str]) -> str:
         """The value, which must stand in a closed list."""
@@ -56,9 +56,10 @@ def device_name(text: str) -> str:
     """A device by torch's name, `cuda` for all of a kind; ValueError names the nearest spelling."""
     match = re.fullmatch(r"([a-z]+)(:\d+)?", text, re.ASCII)
     if match is None:
-        raise ValueError(f"{text!r} is not a device; write cpu, cuda, cuda:0, mps or xpu:0")
+        meant = hint(text) if text.partition(":")[0].lower() in KINDS else "write cpu, cuda, cuda:0, mps or xpu:0"
+        raise ValueError(f"{text!r} is not a device; {meant}")
     if match[1] not in KINDS:
-        raise ValueError(f"unknown device {text!r}; {nearest(match[1], KINDS)}")
+        raise ValueError(f"unknown device {text!r}; {hint(match[1])}")
     if match[1] in ("cpu", "mps") and match[2]:
         raise ValueError(f"unknown device {text!r}; there is one {match[1]}, written {match[1]!r}")
     return text

@@ -40,7 +40,7 @@ def command(
     config = o.configuration(faults)
     forms = [n for n, on in (("html", html), ("markdown", markdown), ("csv", csv), ("json", json)) if on]
     if len(forms) != 1:
-        faults.add("form", "give one of --html, --markdown, --csv, --json")
+        faults.add("", "give one of --html, --markdown, --csv, --json")
     for name in device or []:
         faults.read("--device", name, device_name)
     if out is not None and (wrong := output.check_writable(out)):
