@@ -91,7 +91,8 @@ def compare(
     """Judge a tensor from any device against its float64 reference on the CPU.
 
     `ideal` is the same tensor of the ideal run, or a callable that gives it and is called only where the tensor is
-    over the smallest limits; it gives None where the run had to keep a device's value (the limits are then kept_n and kept_s).
+    over the smallest limits; it gives None where the run had to keep a device's value (the limits are then kept_n and
+    kept_s).
     Without an ideal the smallest limits hold. `floor` is `gradient_floor` for gradients, 0 for outputs.
     """
     if got.shape != reference.shape:
