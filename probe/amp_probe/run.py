@@ -251,6 +251,8 @@ def _journal(options: Options, header: Header, progress: Progress) -> Journal | 
     folder = Store(options.store).journals
     try:
         found = journals.resume(folder, header) if options.resume else None
+        if options.resume and found is None:
+            progress.warned(f"{header.device}: nothing to resume; a full run starts")
         name = f"{header.started.replace(':', '')}-{header.device.replace(':', '')}-{time.time_ns() % 10**9:09d}"
         return found or journals.create(folder, name, header)
     except OSError as error:

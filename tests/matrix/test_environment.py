@@ -313,3 +313,19 @@ def test_a_variable_is_kept_only_as_a_plain_word(
 def test_a_flag_that_this_torch_lacks_is_empty() -> None:
     assert flag(lambda: torch.backends.no_such_setting) == ""
     assert (flag(lambda: True), flag(lambda: "ieee")) == ("yes", "ieee")
+
+
+def test_the_settings_that_a_tf32_plan_asks_for_leave_its_evidence_valid() -> None:
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before = float32_flags("cuda")
+    try:
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        after = float32_flags("cuda")
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = cudnn
+    changed = {field for field in {*before, *after} if before.get(field) != after.get(field)}
+    assert "float32_matmul_precision" in changed
+    assert not [field for field in changed if applies(field, Precision("tf32"))]
+    assert [field for field in changed if applies(field, Precision("fp32"))]

@@ -76,7 +76,10 @@ def command(
         _write(file, places)
     elif file:
         findings += gate.against(kept, places)
-    output.data(_json(findings)) if format == "json" else output.text(_text(findings))
+    if format == "json":
+        output.data(_json(findings))
+    elif findings or not write_baseline:
+        output.text(_text(findings))
     return GATE_FAILED if gate.failed(findings) else FINE
 
 
@@ -115,7 +118,7 @@ def _measured(paths: Sequence[str]) -> tuple[Place, ...]:
 
 
 def _place(newest: Survey, surveys: Sequence[Survey]) -> Place:
-    return Place(newest.device, newest.environment, select(surveys, newest.environment.identity))
+    return Place(newest.device, newest.environment, select(surveys, newest.environment.identity), tuple(surveys))
 
 
 def _here(store: Store) -> tuple[Place, ...]:
@@ -127,7 +130,7 @@ def _here(store: Store) -> tuple[Place, ...]:
         found, _ = run.capture()
     except run.RunError as error:
         raise Refused(str(error)) from error
-    return tuple(Place(device, now, select(surveys, now.identity)) for device, now in found.items())
+    return tuple(Place(device, now, select(surveys, now.identity), surveys) for device, now in found.items())
 
 
 def _host() -> dict[str, str]:
@@ -141,7 +144,7 @@ def _host() -> dict[str, str]:
 def _write(file: str, places: Sequence[Place]) -> None:
     names = gate.failing(places)
     output.write_file(file, baselines.encode(names))
-    output.note(f"{file}: {len(names)} failing cells written")
+    output.note(f"{len(names)} failing cell{'' if len(names) == 1 else 's'} written to {file}")
 
 
 def _json(findings: Sequence[Finding]) -> bytes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import typer
 
 from amp_matrix.kinds import KINDS
-from amp_matrix.plan import Plan
+from amp_matrix.plan import Plan, Prefer, Task
 from amp_matrix.precision import Precision
 from amp_matrix.store import Store
 from amp_probe.cli import options as o
@@ -26,32 +26,38 @@ Examples:
 FORMATS = ("text", "json", "shell")
 
 
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        help="cpu, cuda:0, mps, xpu:0. Without it, the best one here.",
+        autocompletion=o.starting(KINDS),
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        metavar=o.one_of(o.TASKS), help="What it is for [default: train].", autocompletion=o.starting(o.TASKS)
+    ),
+]
+Preferred = Annotated[
+    str | None,
+    typer.Option(
+        metavar=o.one_of(o.PREFERS),
+        help="speed wants a measured gain over fp32; memory does not [default: speed].",
+        autocompletion=o.starting(o.PREFERS),
+    ),
+]
+Format = Annotated[
+    str, typer.Option(metavar=o.one_of(FORMATS), help="How to print it.", autocompletion=o.starting(FORMATS))
+]
+
+
 def command(
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE",
-            help="cpu, cuda:0, mps, xpu:0. Without it, the best one here.",
-            autocompletion=o.starting(KINDS),
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar=o.one_of(o.TASKS), help="What it is for [default: train].", autocompletion=o.starting(o.TASKS)
-        ),
-    ] = None,
-    prefer: Annotated[
-        str | None,
-        typer.Option(
-            metavar=o.one_of(o.PREFERS),
-            help="speed wants a measured gain over fp32; memory does not [default: speed].",
-            autocompletion=o.starting(o.PREFERS),
-        ),
-    ] = None,
-    format: Annotated[
-        str, typer.Option(metavar=o.one_of(FORMATS), help="How to print it.", autocompletion=o.starting(FORMATS))
-    ] = "text",
+    device: Device = None,
+    task: TaskName = None,
+    prefer: Preferred = None,
+    format: Format = "text",
     color: o.Color = None,
 ) -> int:
     """Print the cheapest precision that every essential cell here allows, and what was rejected by which cell.
@@ -66,22 +72,15 @@ def command(
     preferred = faults.choice("--prefer", prefer or config.prefer or "speed", o.PREFERS)
     faults.choice("--format", format, FORMATS)
     faults.check()
-    plan = _choose(
-        device,
-        cast(Literal["train", "infer"], wanted),
-        cast(Literal["speed", "memory"], preferred),
-        o.store_of(config),
-    )
+    plan = _choose(device, cast(Task, wanted), cast(Prefer, preferred), o.store_of(config))
     if format == "json":
         output.data(plan.to_json())
     else:
-        output.text(_shell(plan) if format == "shell" else f"{plan.explain()}\n")
+        output.text(_shell(plan) if format == "shell" else output.wrapped(f"{plan.explain()}\n"))
     return 0
 
 
-def _choose(
-    device: str | None, task: Literal["train", "infer"], prefer: Literal["speed", "memory"], store: Store
-) -> Plan:
+def _choose(device: str | None, task: Task, prefer: Prefer, store: Store) -> Plan:
     from amp_matrix.choose import choose
 
     with warnings.catch_warnings(record=True) as caught:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 import typer
 
-from amp_matrix.matrix import Change, diff
+from amp_matrix.matrix import Change, ChangeKind, diff
 from amp_probe.cli import inputs, output
 from amp_probe.cli import options as o
 from amp_probe.cli.refused import GATE_FAILED, Faults
@@ -20,7 +21,9 @@ Examples:
 """
 FORMATS = ("text", "json")
 FAIL_ON = ("regressions",)
-_MARKS = {"broken": "-", "fixed": "+", "changed": "~", "added": "a", "removed": "r"}
+KINDS: tuple[ChangeKind, ...] = ("broken", "fixed", "changed", "added", "removed")
+SHOWN = 20
+"""At most this many cells that came, and that went, are named; JSON has them all."""
 
 
 def command(
@@ -55,9 +58,18 @@ def _json(changes: Sequence[Change]) -> bytes:
 
 
 def _lines(changes: Sequence[Change]) -> str:
+    """A line a change, of cells that came or went at most SHOWN, and a summary."""
     if not changes:
         return "no cell changed\n"
-    return "".join(f"{_MARKS[c.kind]} {c.kind:8} {c.device}/{c.cell}: {_step(c)}\n" for c in changes)
+    lines = []
+    for kind in KINDS:
+        same = [c for c in changes if c.kind == kind]
+        shown = same[:SHOWN] if kind in ("added", "removed") else same
+        lines += [f"{kind:8} {c.device}/{c.cell}: {_step(c)}" for c in shown]
+        lines += [f"{kind:8} and {len(same) - len(shown)} more"] if len(shown) < len(same) else []
+    counts = Counter(c.kind for c in changes)
+    lines.append(", ".join(f"{counts[kind]} {kind}" for kind in KINDS))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _step(change: Change) -> str:

@@ -41,7 +41,7 @@ def read_paths(paths: Sequence[str], *, strict: bool = False) -> tuple[Survey, .
 
 def on_devices(surveys: Sequence[Survey], devices: Sequence[str]) -> tuple[Survey, ...]:
     """The surveys of these devices; `cuda` means every `cuda:N`, none means all."""
-    return tuple(s for s in surveys if not devices or any(_means(d, s.device) for d in devices))
+    return tuple(s for s in surveys if means(devices, s.device))
 
 
 def with_status(surveys: Sequence[Survey], statuses: Sequence[str]) -> tuple[Survey, ...]:
@@ -62,6 +62,21 @@ def hint_where_empty(surveys: Sequence[Survey], paths: Sequence[str]) -> None:
         output.note(f"no survey in {', '.join(paths)}")
     else:
         output.note("nothing has been measured here yet; start with: amp-probe run")
+
+
+def hint_where_absent(devices: Sequence[str], paths: Sequence[str]) -> None:
+    """Say what to do where there are surveys, but none of these devices."""
+    named = " or ".join(devices)
+    if paths:
+        output.note(f"no survey of {named} in {', '.join(paths)}")
+    else:
+        asked = " ".join(f"--device {device}" for device in devices)
+        output.note(f"nothing measured on {named} here yet; amp-probe run {asked}")
+
+
+def means(asked: Sequence[str], device: str) -> bool:
+    """Whether a device is one of those asked for; `cuda` means every `cuda:N`, none means all."""
+    return not asked or any(_means(name, device) for name in asked)
 
 
 def _load(store: Store) -> Loaded:

@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -80,6 +81,18 @@ def rich(renderable: RenderableType) -> None:
     console.print(renderable)
     page.seek(0)
     data(page.buffer.read())
+
+
+def wrapped(words: str) -> str:
+    """Text for stdout with its lines broken to a terminal's width and hung in; off a terminal as it is."""
+    if not is_terminal(sys.stdout):
+        return words
+    fold = textwrap.TextWrapper(_width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"{line}\n" for text in words.splitlines() for line in fold.wrap(text) or [""])
+
+
+def _width() -> int:
+    return max(shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns, 20)
 
 
 def note(words: str) -> None:

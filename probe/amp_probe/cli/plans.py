@@ -10,16 +10,21 @@ from amp_matrix.matrix import merge, select
 from amp_matrix.plan import Plan
 from amp_matrix.store import Store, StoreError
 from amp_matrix.survey import Survey
+from amp_probe.cli import inputs
 
 
-def of(surveys: Sequence[Survey], store: Store | None = None) -> tuple[Plan, ...]:
+def of(surveys: Sequence[Survey], store: Store | None = None, devices: Sequence[str] = ()) -> tuple[Plan, ...]:
     """For every device and environment among the surveys: the plan to train and the plan to infer.
+
+    `devices` narrows the plans, and never what they rest on: a device that is alike counts too.
 
     What the store knows of the same environments counts too, as it does for choose. The environment and the start of
     a device's newest survey are taken as those of now, so that the same surveys give the same report.
     """
     known = merge(surveys, _stored(surveys, store) if store else ())
-    return tuple(plan for newest in _places(surveys) for plan in _plans(newest, known))
+    return tuple(
+        plan for newest in _places(surveys) if inputs.means(devices, newest.device) for plan in _plans(newest, known)
+    )
 
 
 def _plans(newest: Survey, surveys: Sequence[Survey]) -> Iterator[Plan]:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """A line when a device begins, and one when it is done."""
+    """A line when a device begins, and one when it is done. `cells` counts those that came."""
+
+    cells = 0
 
     def __enter__(self) -> Lines:
         return self
@@ -31,7 +33,8 @@ class Lines:
         output.note(f"{device}: {total} cells to run")
 
     def cell(self, cell: Cell) -> None:
-        """Say nothing: a line a cell would drown the rest."""
+        """Count it and say nothing: a line a cell would drown the rest."""
+        self.cells += 1
 
     def finished(self, survey: Survey) -> None:
         """Say how the cells came out."""
@@ -76,6 +79,7 @@ class Bar(Lines):
 
     def cell(self, cell: Cell) -> None:
         """Move the bar by one cell."""
+        super().cell(cell)
         if self._task is None:
             return
         now = time.monotonic()

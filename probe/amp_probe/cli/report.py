@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from amp_matrix.plan import Plan
 from amp_matrix.survey import Survey
 from amp_probe.cli import inputs, output, plans
 from amp_probe.cli import options as o
@@ -46,28 +47,31 @@ def command(
     if out is not None and (wrong := output.check_writable(out)):
         faults.add("--out", wrong)
     faults.check()
-    surveys = inputs.on_devices(inputs.read(path or [], o.store_of(config)), device or [])
-    inputs.hint_where_empty(surveys, path or [])
-    _write(_render(forms[0], surveys), out)
+    every = inputs.read(path or [], o.store_of(config))
+    surveys = inputs.on_devices(every, device or [])
+    inputs.hint_where_empty(every, path or [])
+    if every and not surveys:
+        inputs.hint_where_absent(device or [], path or [])
+    _write(_render(forms[0], surveys, plans.of(every, devices=device or ()), every), out)
     return 0
 
 
-def _render(form: str, surveys: Sequence[Survey]) -> bytes:
+def _render(form: str, surveys: Sequence[Survey], chosen: Sequence[Plan], every: Sequence[Survey]) -> bytes:
     if form == "html":
         from amp_matrix.render import html
 
-        return html.render(surveys, plans.of(surveys)).encode()
+        return html.render(surveys, chosen, coverage=every).encode()
     if form == "markdown":
         from amp_matrix.render import markdown
 
-        return markdown.render(surveys, plans.of(surveys)).encode()
+        return markdown.render(surveys, chosen, coverage=every).encode()
     if form == "csv":
         from amp_matrix.render import csv
 
         return csv.render(surveys).encode()
     from amp_matrix.render import json
 
-    return json.render(surveys, plans.of(surveys))
+    return json.render(surveys, chosen)
 
 
 def _write(content: bytes, out: str | None) -> None:

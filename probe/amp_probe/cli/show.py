@@ -42,10 +42,14 @@ def command(
     for name in status or []:
         faults.choice("--status", name, o.STATUSES)
     faults.check()
-    surveys = inputs.on_devices(inputs.read(path or [], o.store_of(config)), device or [])
-    inputs.hint_where_empty(surveys, path or [])
+    every = inputs.read(path or [], o.store_of(config))
+    surveys = inputs.on_devices(every, device or [])
+    inputs.hint_where_empty(every, path or [])
+    if every and not surveys:
+        inputs.hint_where_absent(device or [], path or [])
     if surveys:
         from amp_matrix.render import terminal
 
-        output.rich(terminal.matrix(inputs.with_status(surveys, status or []), plans.of(surveys)))
+        shown = inputs.with_status(surveys, status or [])
+        output.rich(terminal.matrix(shown, plans.of(every, devices=device or ()), coverage=every))
     return 0

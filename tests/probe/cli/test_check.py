@@ -50,7 +50,8 @@ def test_a_baseline_lets_known_failures_pass_and_no_others(cli, written, tmp_pat
     file = tmp_path / "baseline.json"
     known = written("known.json", changed={"op.softmax@bf16-mixed": Status.NONFINITE})
     ran = cli("check", known, "--baseline", file, "--write-baseline")
-    assert (ran.code, ran.err) == (0, f"{file}: 1 failing cells written\n")
+    assert (ran.code, ran.err) == (0, f"1 failing cell written to {file}\n")
+    assert ran.out == ""
     assert cli("check", known, "--baseline", file).code == 0
     worse = {"op.softmax@bf16-mixed": Status.NONFINITE, "op.gelu@bf16-mixed": Status.ERROR}
     ran = cli("check", written("worse.json", changed=worse), "--baseline", file)
@@ -59,6 +60,12 @@ def test_a_baseline_lets_known_failures_pass_and_no_others(cli, written, tmp_pat
     ran = cli("check", written("fixed.json"), "--baseline", file)
     assert ran.code == 0
     assert "fixed    cpu/op.softmax@bf16-mixed" in ran.out
+
+
+def test_a_required_cell_that_nothing_knows_is_met_with_the_nearest(cli, written) -> None:
+    ran = cli("check", written(), "--require", "op.sofmax@bf16-mixed")
+    assert ran.code == 1
+    assert "no survey here knows a probe of this name (did you mean 'op.softmax'?)" in ran.out
 
 
 def test_all_faults_are_said_at_once_and_nothing_is_written(cli, written, tmp_path: Path) -> None:

@@ -62,3 +62,15 @@ def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
     assert output.check_writable(os.devnull) == ""
     assert os.listdir(tmp_path) == ["old"]
     assert (tmp_path / "old").read_bytes() == b"old"
+
+
+def test_lines_are_wrapped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "not bf16-mixed: " + "a b " * 30 + "\n\nshort\n"
+    assert output.wrapped(words) == words
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = output.wrapped(words).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[1].startswith("    a b")
+    assert lines[-2:] == ["", "short"]
+    assert " ".join(" ".join(lines).split()) == " ".join(words.split())

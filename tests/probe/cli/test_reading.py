@@ -45,10 +45,34 @@ def test_show_reads_the_store_where_no_path_is_given(cli, survey, tmp_path: Path
 def test_show_keeps_only_the_devices_and_statuses_asked_for(cli, written) -> None:
     one = written("one.json", device="cuda:0", changed={"op.softmax@bf16-mixed": Status.CRASH})
     two = written("two.json", device="cpu")
-    assert "cpu" not in cli("show", one, two, "--device", "cuda").out.split("Not measured")[0]
+    cuda = cli("show", one, two, "--device", "cuda").out
+    assert "cuda:0: train in fp32" in cuda
+    assert "cpu: train" not in cuda
+    assert "cpu" in cuda.split("Not measured")[0]  # it was
     only = cli("show", one, two, "--status", "crash").out
     assert "softmax" in only
     assert "layer_norm" not in only
+
+
+def test_a_filter_changes_neither_the_verdict_nor_what_was_measured(cli, written) -> None:
+    one = written("one.json", device="cuda:0", changed={"op.softmax@bf16-mixed": Status.CRASH})
+    two = written("two.json", device="cuda:1", started="2026-02-01T00:00:00Z")
+    head = {line for line in cli("show", one, two).out.splitlines() if line.startswith(("Measured", "cuda:0: train"))}
+    assert len(head) == 2
+    for option in (("--status", "crash"), ("--device", "cuda:0")):
+        assert head <= set(cli("show", one, two, *option).out.splitlines())
+    document = json.loads(cli("report", two, one, "--device", "cuda:1", "--json").data)
+    assert {s["device"] for s in document["surveys"]} == {p["device"] for p in document["plans"]} == {"cuda:1"}
+    assert all("op.softmax@bf16-mixed" in {r["cell"] for r in p["rejected"]} for p in document["plans"])
+
+
+def test_a_device_that_the_store_knows_nothing_of_is_named(cli, survey, written, tmp_path: Path) -> None:
+    Store(tmp_path / "store").add(survey())
+    for command in (("show",), ("report", "--csv")):
+        ran = cli(*command, "--device", "cuda")
+        assert (ran.code, ran.err) == (0, "nothing measured on cuda here yet; amp-probe run --device cuda\n")
+    path = written()
+    assert cli("show", path, "--device", "mps").err == f"no survey of mps in {path}\n"
 
 
 def test_a_missing_path_is_exit_2_and_every_one_is_named(cli) -> None:
@@ -110,6 +134,7 @@ def test_report_takes_one_form_and_says_all_that_is_wrong(cli) -> None:
         ran = cli("report", *forms, "-o", "missing/x", "--device", "cpuu")
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.count("error: ") == 3
+        assert "error: give one of --html, --markdown, --csv, --json\n" in ran.err
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -137,10 +162,23 @@ def test_diff_names_what_broke_and_fails_only_when_asked(cli, written) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "broken   cpu/op.softmax@bf16-mixed: ok -> inaccurate" in ran.out
     assert "fixed    cpu/op.gelu@fp32: error -> ok" in ran.out
-    assert len(ran.out.splitlines()) == 2
+    assert ran.out.splitlines()[2:] == ["1 broken, 1 fixed, 0 changed, 0 added, 0 removed"]
     assert cli("diff", old, new, "--fail-on", "regressions").code == 1
     assert cli("diff", new, new, "--fail-on", "regressions").code == 0
     assert cli("diff", new, new).out == "no cell changed\n"
+
+
+def test_diff_counts_the_cells_that_came_or_went_beyond_twenty(cli, written) -> None:
+    old = written("old.json", changed={"op.a@fp32": Status.OK})
+    new = written("new.json", changed={f"op.b{n}@fp32": Status.OK for n in range(23)})
+    lines = cli("diff", old, new).out.splitlines()
+    assert [line.startswith("added    cpu/op.b") for line in lines] == [True] * 20 + [False] * 3
+    assert lines[20:] == [
+        "added    and 3 more",
+        "removed  cpu/op.a@fp32: ok -> not there",
+        "0 broken, 0 fixed, 0 changed, 23 added, 1 removed",
+    ]
+    assert len(json.loads(cli("diff", old, new, "--format", "json").data)["changes"]) == 24
 
 
 def test_diff_as_json(cli, written) -> None:
@@ -166,6 +204,13 @@ def test_the_schema_accepts_what_merge_writes(cli, written) -> None:
 
     schema = json.loads(cli("schema").data)
     jsonschema.Draft202012Validator(schema).validate(json.loads(cli("merge", written()).data))
+
+
+@pytest.mark.parametrize(("word", "meant"), [("gpu", "cuda"), ("CPU", "cpu"), ("metal", "mps"), ("gpu:0", "cuda")])
+def test_a_device_by_another_name_is_met_with_torchs(cli, word: str, meant: str) -> None:
+    ran = cli("show", "--device", word)
+    assert ran.code == 2
+    assert f"did you mean '{meant}'?" in ran.err
 
 
 def test_a_store_that_cannot_be_listed_is_exit_2(cli, tmp_path: Path) -> None:

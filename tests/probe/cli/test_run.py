@@ -104,9 +104,39 @@ def test_ctrl_c_ends_a_run_with_130_and_resume_goes_on(tmp_path: Path, cli) -> N
     assert b"Traceback" not in err
     ran = cli(*command[3:], "--resume")
     assert ran.code == 0
+    assert "nothing to resume" not in ran.err
     total = len(Store(tmp_path / "store").load().surveys[0].cells)
     assert int(ran.err.split()[1]) < total
     assert list(journals.glob("*.jsonl")) == []
+
+
+def test_nothing_to_resume_is_said(cli) -> None:
+    ran = cli("run", *SMALL, "--resume")
+    assert ran.code == 0
+    assert "cpu: nothing to resume; a full run starts" in ran.err
+
+
+def test_a_run_that_can_be_kept_nowhere_is_2_and_says_why(cli, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    ran = cli("run", *SMALL)
+    assert ran.code == 2
+    assert "gelu" in ran.out
+    assert ran.err.splitlines()[-1].startswith("error: cpu: the survey could not be stored: ")
+    assert "give --out FILE, or another folder in AMP_PROBE_STORE" in ran.err
+    assert cli("run", *SMALL, "--out", tmp_path / "out.json").code == 0
+    assert (tmp_path / "out.json").is_file()
+
+
+def test_interrupted_before_any_cell_nothing_is_said_to_be_kept(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from amp_probe.cli import progress
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress.Lines, "started", interrupt)
+    ran = cli("run", *SMALL)
+    assert (ran.code, ran.out) == (130, "")
+    assert "kept" not in ran.err
 
 
 def test_choose_says_all_that_is_wrong(cli) -> None:
