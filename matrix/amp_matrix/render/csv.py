@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from amp_matrix import codec
-from amp_matrix.render.words import key, plain
+from amp_matrix.render.words import LIMIT, key, observed, plain
 from amp_matrix.survey import Cell, Survey
 
 COLUMNS = (
@@ -28,8 +28,14 @@ COLUMNS = (
     "s",
     "s_limit",
     "seconds",
+    "dtypes",
 )
-"""`n`, `s` and their limits are in eps, each of the tensor that lies nearest to its limit, or furthest over it."""
+"""`n`, `s` and their limits are in eps, each of the tensor that lies nearest to its limit, or furthest over it.
+
+`dtypes` are those seen, by stage; they are what a simulated cell has in place of a status.
+"""
+
+_DTYPES = 20_000
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OWASP, "CSV Injection"
 
@@ -51,7 +57,8 @@ def _rows(survey: Survey) -> Iterator[list[str]]:
         outcome = cell.outcome
         names = [cell.probe, cell.variant, cell.precision, cell.tier, cell.evidence, key(outcome.status)]
         texts = [_text(text) for text in (*head, *names, outcome.stage, outcome.reason)]
-        yield [*texts, *_errors(cell), _number(outcome.seconds)]
+        dtypes = " | ".join(f"{stage}: {seen}" for stage, seen in observed(cell))
+        yield [*texts, *_errors(cell), _number(outcome.seconds), _text(dtypes, _DTYPES)]
 
 
 def _errors(cell: Cell) -> list[str]:
@@ -71,8 +78,8 @@ def _furthest(pairs: list[tuple[float, float]]) -> tuple[float, float] | None:
     return max(pairs, key=ratio, default=None)
 
 
-def _text(text: str) -> str:
-    line = plain(text)
+def _text(text: str, limit: int = LIMIT) -> str:
+    line = plain(text, limit)
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from amp_matrix.kinds import KINDS
 from amp_matrix.plan import Gain, Plan, Rejection
 from amp_matrix.render.grid import Block
-from amp_matrix.render.words import multiple, plain
+from amp_matrix.render.words import multiple, number_of, plain
 from amp_matrix.survey import Cell, Status
 
-KINDS = ("cpu", "cuda", "mps", "xpu")
 SHOWN = 8
 """At most this many devices are named in the line that says what was measured."""
 
@@ -27,20 +27,30 @@ class Rejected:
 
     @property
     def line(self) -> str:
-        """Cell, status and reason as one line."""
-        return ": ".join(filter(None, (f"{self.cell} {self.status}".strip(), self.reason)))
+        """Cell, status and reason as one line, in the words of the plan's own reason."""
+        if self.status == "ok" or self.reason.startswith("eligible"):
+            return self.reason
+        if self.status == "unknown" or self.reason.startswith("was "):
+            return f"{self.cell} {self.reason}".strip()
+        how = f" {self.reason}" if self.reason.startswith("in ") else f": {self.reason}" if self.reason else ""
+        return f"{self.cell} is {self.status}{how}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A plan as people read it. `sentence` names device, hardware (both in `title`), task and precision."""
+    """A plan as people read it. `title` names device and hardware; `choice` says task, precision and gain."""
 
     title: str
-    sentence: str
+    choice: str
     reason: str
     task: str
     rejected: tuple[Rejected, ...]
     caveats: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line: `cpu (Intel Xeon, torch 2.13.0): train in bf16-mixed, 2.1x to 2.4x fp32`."""
+        return f"{self.title}: {self.choice}"
 
 
 def verdicts(plans: Iterable[Plan], blocks: Sequence[Block]) -> tuple[Verdict, ...]:
@@ -48,10 +58,15 @@ def verdicts(plans: Iterable[Plan], blocks: Sequence[Block]) -> tuple[Verdict, .
     return tuple(dict.fromkeys(_verdict(plan, _title(plan, blocks)) for plan in plans))
 
 
-def measured(blocks: Sequence[Block]) -> str:
-    """`Measured: cpu (...), 812 cells, 2026-12-01. Not measured: cuda, mps, xpu.`"""
+def measured(blocks: Sequence[Block], names: Mapping[str, str] | None = None) -> str:
+    """`Measured: cpu (...), 812 cells, 2026-12-01. Not measured: cuda, mps, xpu.` Names stand for the titles."""
+    titles = names or {}
     counted = [(block, sum(_was_measured(cell) for cell in block.cells)) for block in blocks]
-    seen = [f"{block.title}, {number_of_cells(n)}, {plain(block.started)[:10]}" for block, n in counted if n]
+    seen = [
+        f"{titles.get(block.title, block.title)}, {number_of(n, 'cell')}, {plain(block.started)[:10]}"
+        for block, n in counted
+        if n
+    ]
     kinds = {kind(block) for block, n in counted if n}
     missing = ", ".join(k for k in KINDS if k not in kinds)
     more = [f"and {len(seen) - SHOWN} more"] if len(seen) > SHOWN else []
@@ -77,14 +92,14 @@ def kind(block: Block) -> str:
 
 def _verdict(plan: Plan, title: str) -> Verdict:
     precision = plan.precision if plan.fp8 == "none" else f"{plan.precision}+{plan.fp8}"
-    head = f"{title}: {plain(plan.task)} in {plain(precision)}"
+    head = f"{plain(plan.task)} in {plain(precision)}"
     fallback = plan.evidence is None
     reason = plain(plan.reason)
     rejected = tuple(map(_rejected, plan.rejected))
     why = f", the fallback{f': {reason}' if reason else ''}" if fallback else _gain(plan.gain)
     return Verdict(
         title=title,
-        sentence=f"{head}{why}{_also(rejected)}",
+        choice=f"{head}{why}{_also(plan.rejected)}",
         reason="" if fallback else reason,
         task=plain(plan.task),
         rejected=rejected,
@@ -100,9 +115,14 @@ def _rejected(rejection: Rejection) -> Rejected:
     return Rejected(plain(rejection.precision), cell, status, reason)
 
 
-def _also(rejected: Sequence[Rejected]) -> str:
-    """`; fp16-mixed works too`, of the precisions that were eligible and not chosen."""
-    names = [r.precision for r in rejected if r.status == "ok" and r.precision != "fp32"]
+def _also(rejected: Sequence[Rejection]) -> str:
+    """`; fp16-mixed works too (0.8x to 0.9x fp32)`, of the precisions that were eligible and not chosen."""
+    eligible = [r for r in rejected if r.status == "ok" and r.precision != "fp32"]
+    speeds = [_gain(r.gain).removeprefix(", ") for r in eligible]
+    names = [
+        f"{plain(r.precision)} ({speed})" if speed else plain(r.precision)
+        for r, speed in zip(eligible, speeds, strict=True)
+    ]
     return f"; {', '.join(names)} {'works' if len(names) == 1 else 'work'} too" if names else ""
 
 
@@ -120,13 +140,9 @@ def _gain(gain: Gain | None) -> str:
     if gain is None or not (math.isfinite(gain.low) and math.isfinite(gain.high)):
         return ""
     low, high = multiple(gain.low), multiple(gain.high)
-    return f", {low} fp32" if low == high else f", {low} to {high} fp32"
+    about = "about " if gain.wide else ""
+    return f", {low} fp32" if low == high else f", {about}{low} to {high} fp32"
 
 
 def _was_measured(cell: Cell) -> bool:
     return cell.evidence == "measured" and cell.outcome.status is not Status.NOT_RUN
-
-
-def number_of_cells(count: int) -> str:
-    """`1 cell`, `812 cells`."""
-    return "1 cell" if count == 1 else f"{count} cells"

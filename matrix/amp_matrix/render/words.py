@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import NamedTuple
 
-from amp_matrix.survey import Cell, Status
+from amp_matrix.survey import Cell, Status, TensorError
 
 LIMIT = 400
 """The longest line of untrusted text that is shown, in characters."""
@@ -19,7 +20,7 @@ _ANSI = re.compile(
 
 
 class Look(NamedTuple):
-    """A status as people see it: an icon, its ASCII form, a word, a short word (7 characters), and what it means."""
+    """A status as people see it: an icon, its ASCII form, a word, one of at most 7 characters, and what it means."""
 
     icon: str
     ascii: str
@@ -31,19 +32,25 @@ class Look(NamedTuple):
 LOOKS: dict[Status | None, Look] = {
     Status.OK: Look("✓", "+", "ok", "ok", "ran in the precision asked for, within its limit"),
     Status.EMULATED: Look("◐", "e", "emulated", "emul.", "right, but slower than fp32 or emulated by a library"),
-    Status.UNSUPPORTED: Look("–", "-", "unsupported", "unsupp.", "the backend refuses, cleanly and by design"),
-    Status.INERT: Look("○", "o", "inert", "inert", "ran, but not in the precision asked for"),
-    Status.INACCURATE: Look("≠", "~", "inaccurate", "inaccur", "finite, but outside its limit"),
+    Status.UNSUPPORTED: Look("–", "-", "unsupported", "unsup.", "the backend refuses, cleanly and by design"),
+    Status.INERT: Look(
+        "○", "o", "inert", "inert", "ran, but without the effect asked for (another dtype, or nothing moved)"
+    ),
+    Status.INACCURATE: Look("≠", "~", "inaccurate", "inacc.", "finite, but outside its limit"),
     Status.NONFINITE: Look("∞", "n", "nonfinite", "nonfin.", "NaN or Inf where the reference is finite"),
     Status.ERROR: Look("✗", "x", "error", "error", "an exception"),
     Status.TIMEOUT: Look("◷", "t", "timeout", "timeout", "did not finish in its time"),
     Status.CRASH: Look("†", "!", "crash", "crash", "the process died"),
-    Status.NOT_RUN: Look("·", ".", "not run", "not run", "no stage ran; unknown"),
-    None: Look("◌", "s", "simulated", "simul.", "fake tensors on no device; no status"),
+    Status.NOT_RUN: Look("∅", "/", "not run", "not run", "no stage ran; unknown"),
+    None: Look("◌", "s", "simulated", "simul.", "fake tensors on no device: the dtypes seen, and no status"),
 }
 """Every status, the best first; None is a simulated cell."""
 
+NOT_ASKED = Look("·", ".", "not asked", "", "")
+"""A precision in which a probe has no cell."""
+
 ORDER = tuple(LOOKS)
+_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def key(status: Status | None) -> str:
@@ -89,25 +96,77 @@ def seconds(value: float) -> str:
 
 def multiple(value: float) -> str:
     """A multiple of fp32's speed: `2.4x`."""
-    return f"{value:.3g}x" if value >= 10 else f"{value:.1f}x"
+    return f"{value:.3g}x" if value >= 10 else f"{value:.1g}x" if 0 < value < 0.095 else f"{value:.1f}x"
 
 
-def gain(cell: Cell) -> str:
-    """The speed that a timing cell measured, as a multiple of fp32's; "" for other cells."""
-    found = [s.numbers["gain"] for s in cell.outcome.stages if "gain" in s.numbers]
-    return multiple(found[0]) if found and math.isfinite(found[0]) else ""
+def gain(cell: Cell, short: bool = False) -> str:
+    """The interval of a timing cell's speed in multiples of fp32's: `1.5x to 1.9x`, or `1.5-1.9x`; "" for others."""
+    numbers = next((stage.numbers for stage in cell.outcome.stages if "gain" in stage.numbers), {})
+    bounds = [numbers.get(name, math.nan) for name in ("gain_low", "gain_high")]
+    if not all(map(math.isfinite, bounds)):
+        bounds = [numbers.get("gain", math.nan)]
+    if not all(map(math.isfinite, bounds)):
+        return ""
+    low, high = (multiple(bounds[0]), multiple(bounds[-1]))
+    return low if low == high else f"{low[:-1]}-{high}" if short else f"{low} to {high}"
 
 
-def worst_error(cell: Cell) -> tuple[str, str]:
-    """The tensor nearest to (or furthest over) its limit, as (error, limit) in eps; empty where nothing was judged."""
-    pairs = [
-        pair
-        for stage in cell.outcome.stages
-        for error in stage.errors
-        for pair in ((error.n, error.n_limit), (error.s, error.s_limit))
-        if pair[1] > 0
-    ]
-    if not pairs:
-        return "", ""
-    value, limit = max(pairs, key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0] / pair[1])
-    return eps(value), eps(limit)
+def face(cell: Cell, short: bool = False) -> str:
+    """What a cell says beside its icon: a speed that is ok by its interval, dtypes where there is no status.
+
+    The short form leaves the status of a speed to its icon.
+    """
+    status, speed = cell.outcome.status, gain(cell, short)
+    look = LOOKS[status]
+    if status is None:
+        return seen(cell) or look.word
+    if speed and (status is Status.OK or short):
+        return speed
+    return " ".join(filter(None, (look.short if short else look.word, speed)))
+
+
+def seen(cell: Cell) -> str:
+    """The dtypes that came out in a cell, the most frequent first: `bf16/fp32`, `4 dtypes`; "" for none."""
+    tally = Counter(dtype for stage in cell.outcome.stages for dtype in stage.dtypes.values())
+    names = [_DTYPES.get(dtype, plain(dtype, 16)) for dtype, _ in tally.most_common()]
+    return "/".join(names) if len(names) <= 3 else f"{len(names)} dtypes"
+
+
+def observed(cell: Cell) -> list[tuple[str, str]]:
+    """(stage, dtypes) of each stage that saw some: `float32`, `bfloat16 from addmm, bmm; float32 from acos`."""
+    found = []
+    for stage in cell.outcome.stages:
+        tensors: dict[str, list[str]] = {}
+        for name, dtype in stage.dtypes.items():
+            tensors.setdefault(plain(dtype), []).append(plain(name))
+        if tensors:
+            found.append((plain(stage.name), "; ".join(f"{d} from {', '.join(t)}" for d, t in tensors.items())))
+    return found
+
+
+def errors(cell: Cell) -> str:
+    """How far the tensor that made a cell inaccurate is off, in eps: `n 390 of 1.5, slice 576 of 2`; "" for others.
+
+    It is the tensor that the cell's reason names, else the one furthest over its limit in the stage to blame.
+    """
+    outcome = cell.outcome
+    if outcome.status is not Status.INACCURATE:
+        return ""
+    found = [error for stage in outcome.stages if stage.name == outcome.stage for error in stage.errors]
+    named = [error for error in found if outcome.reason.startswith(f"{error.name}:")]
+    error = max(named or found, key=_excess, default=None)
+    if error is None:
+        return ""
+    pairs = [("n", error.n, error.n_limit), ("slice", error.s, error.s_limit)]
+    return ", ".join(f"{name} {eps(value)} of {eps(limit)}" for name, value, limit in pairs if limit > 0)
+
+
+def _excess(error: TensorError) -> float:
+    """The larger ratio of an error to its limit; NaN counts as the largest of all."""
+    ratios = [value / limit for value, limit in ((error.n, error.n_limit), (error.s, error.s_limit)) if limit > 0]
+    return math.inf if any(map(math.isnan, ratios)) else max(ratios, default=0.0)
+
+
+def number_of(count: int, noun: str) -> str:
+    """`1 cell`, `812 cells`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

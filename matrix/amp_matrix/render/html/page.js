@@ -48,17 +48,18 @@
   const table = (caption, heads, lines) => {
     const used = heads.map((_, i) => lines.some((line) => line[i] !== ""));
     const kept = (cells) => cells.filter((_, i) => used[i]);
-    return h("table", { class: "plain" },
+    const names = kept(heads);
+    return h("table", { class: "plain stack" },
       h("caption", { class: "vh" }, caption),
-      h("thead", {}, h("tr", {}, ...kept(heads).map((head) => h("th", { scope: "col" }, head)))),
+      h("thead", {}, h("tr", {}, ...names.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, ...lines.map(kept).map(([first, ...rest]) =>
-        h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell) => h("td", {}, cell))))));
+        h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell, i) => h("td", { "data-head": names[i + 1] }, cell))))));
   };
 
   const errors = (stages) => {
     const lines = stages.flatMap((stage) => (stage.errors || []).flatMap((e) => [
-      [stage.name, e.name, e.dtype, "whole", show(e.n), show(e.n_limit), bar(e.n, e.n_limit)],
-      ...(e.s_limit ? [[stage.name, e.name, e.dtype, "worst slice", show(e.s || 0), show(e.s_limit), bar(e.s || 0, e.s_limit)]] : []),
+      [stage.name, e.name, e.dtype, "n, the whole", show(e.n), show(e.n_limit), bar(e.n, e.n_limit)],
+      ...(e.s_limit ? [[stage.name, e.name, e.dtype, "slice, the worst", show(e.s || 0), show(e.s_limit), bar(e.s || 0, e.s_limit)]] : []),
     ]));
     return lines.length ? table("Errors", ["Stage", "Tensor", "dtype", "Norm over", "Error (eps)", "Limit (eps)", "Against the limit"], lines) : "";
   };
@@ -77,7 +78,7 @@
       h("h4", {}, h("code", {}, cell.id), " ", badge(cell.status)),
       h("p", { class: "quiet" }, about.filter(Boolean).join(" · ")),
       cell.reason ? h("p", {}, cell.stage ? h("strong", {}, cell.stage + ": ") : "", cell.reason) : "",
-      h("div", { class: "wide" },
+      h("div", {},
         stages.length ? table("Stages", ["Stage", "Status", "Time", "dtypes", "Numbers", "Why"], stages.map(stageLine)) : "",
         errors(stages)),
       ...(cell.notes || []).map((note) => h("p", { class: "quiet" }, "Note: " + note)),

@@ -12,32 +12,39 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from amp_matrix.matrix import Known
 from amp_matrix.plan import Plan
-from amp_matrix.render.grid import Block, blocks
+from amp_matrix.render.grid import Block, Row, blocks, parts
 from amp_matrix.render.html.data import environment_rows, numbered, script_data
-from amp_matrix.render.verdict import alike, measured, number_of_cells, verdicts
-from amp_matrix.render.words import LOOKS, counts, gain, key, plain, present, seconds, worst_error
-from amp_matrix.survey import SEVERITY, Cell, Status, Survey
+from amp_matrix.render.verdict import alike, measured, verdicts
+from amp_matrix.render.words import LOOKS, NOT_ASKED, counts, errors, face, gain, key, observed, plain, present, seconds
+from amp_matrix.survey import Cell, Survey
+
+FITS = 6
+"""Up to this many columns a matrix fits the window, and needs no scroll box of its own."""
 
 FINDINGS = 1000
 """At most this many findings are written out for readers without JavaScript, the worst essential ones first."""
 
 
 class Face(NamedTuple):
-    """A cell in the matrix as the template shows it."""
+    """A cell in the matrix as the template shows it: `said` and `speed` stand beside the icon."""
 
     number: int
     status: str
     icon: str
-    word: str
-    extra: str
+    said: str
+    speed: str
     reason: str
 
 
-def render(surveys: Iterable[Survey], plans: Iterable[Plan]) -> str:
-    """The whole page as one string; writes no file, loads nothing, and works from `file://`."""
-    grid = blocks(surveys)
+def render(surveys: Iterable[Survey], plans: Iterable[Plan], *, coverage: Iterable[Survey] | None = None) -> str:
+    """The whole page as one string; writes no file, loads nothing, and works from `file://`.
+
+    `coverage` is every survey, where `surveys` are what a filter left of them.
+    """
+    given = tuple(surveys)
+    whole = blocks(given if coverage is None else coverage)
+    grid = whole if coverage is None else parts(given, whole)
     numbers = numbered(grid)
     cells = [cell for block in grid for cell in block.cells]
     style, script = _asset("page.css"), _asset("page.js")
@@ -47,13 +54,15 @@ def render(surveys: Iterable[Survey], plans: Iterable[Plan]) -> str:
         style=Markup(style),
         script=Markup(script),
         data=script_data(grid, numbers),
-        verdicts=verdicts(plans, grid),
-        measured=measured(grid) if grid else "Nothing has been measured.",
+        verdicts=verdicts(plans, whole),
+        measured=measured(whole) if whole else "Nothing has been measured.",
         looks={key(status): look for status, look in LOOKS.items()},
         legend=[(key(status), LOOKS[status]) for status in present(cells)],
         blocks=[_block(number, block, numbers) for number, block in enumerate(grid)],
         findings=found[:FINDINGS],
         found=len(found),
+        simulated=_simulated(grid),
+        not_asked=NOT_ASKED,
         total=len(cells),
     )
 
@@ -84,57 +93,50 @@ def _template() -> Template:
 
 
 def _block(number: int, block: Block, numbers: dict[tuple[int, str, str, str], int]) -> dict[str, Any]:
+    def rows(some: Sequence[Row]) -> list[tuple[str, list[Face | bool]]]:
+        return [(plain(row.label), [_face(number, block, row, p, numbers) for p in block.columns]) for row in some]
+
     return {
         "title": block.title,
-        "counts": counts(block.cells),
-        "total": number_of_cells(len(block.cells)),
-        "uniform": [(plain(u.precision), LOOKS[u.status].word, u.count, u.reason) for u in block.uniform],
+        "tally": block.tally,
+        "uniform": [(plain(u.precision), u.line) for u in block.uniform],
         "columns": [plain(precision) for precision in block.columns],
+        "fits": len(block.columns) <= FITS,
         "environment": environment_rows(block),
         "surveys": [survey[:12] for survey in block.surveys],
-        "families": [
-            (
-                plain(family.name),
-                counts(family.cells),
-                [
-                    (
-                        plain(row.label),
-                        [
-                            _face(row.cells.get(p), numbers.get((number, row.probe, row.variant, p)))
-                            for p in block.columns
-                        ],
-                    )
-                    for row in family.rows
-                ],
-            )
-            for family in block.families
-        ],
+        "families": [(plain(family.name), counts(family.cells), rows(family.rows)) for family in block.families],
     }
 
 
-def _face(known: Known | None, number: int | None) -> Face | None:
-    if known is None or number is None:
-        return None
-    cell = known.cell
+def _face(
+    number: int, block: Block, row: Row, precision: str, numbers: dict[tuple[int, str, str, str], int]
+) -> Face | bool:
+    """A cell's face; without a cell, whether one was surveyed that a filter left out."""
+    if precision not in row.cells:
+        return block.asked(row.probe, row.variant, precision)
+    cell = row.cells[precision].cell
     look = LOOKS[cell.outcome.status]
-    extra = gain(cell) or ("claimed" if cell.evidence == "claimed" else "")
-    return Face(number, key(cell.outcome.status), look.icon, look.word, extra, plain(cell.outcome.reason))
+    speed = gain(cell)
+    said = face(cell).removesuffix(speed).rstrip()
+    said = f"{said} claimed" if cell.evidence == "claimed" else said
+    at = numbers[number, row.probe, row.variant, precision]
+    return Face(at, key(cell.outcome.status), look.icon, said, speed, plain(cell.outcome.reason))
 
 
 def _findings(grid: Sequence[Block]) -> list[dict[str, Any]]:
-    """Every cell that is not `ok` and not part of a uniform column: the essential first, then the worst."""
-    found = [
-        (block, cell)
-        for block in grid
-        for cell in block.cells
-        if cell.outcome.status not in (Status.OK, None) and cell.precision in block.columns
-    ]
-    found.sort(key=lambda pair: (pair[1].tier != "essential", SEVERITY.index(pair[1].outcome.status or Status.OK)))
+    """Every failing cell, the essential first."""
+    found = [(block, cell) for block in grid for cell in block.failing]
+    found.sort(key=lambda pair: pair[1].tier != "essential")
     return [_finding(block, cell) for block, cell in found]
 
 
+def _simulated(grid: Sequence[Block]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Each simulated cell with its block and the dtypes that its stages saw."""
+    found = [(block, cell) for block in grid for cell in block.cells if cell.outcome.status is None]
+    return [(plain(cell.id), block.title, observed(cell)) for block, cell in found[:FINDINGS]]
+
+
 def _finding(block: Block, cell: Cell) -> dict[str, Any]:
-    error, limit = worst_error(cell)
     return {
         "id": plain(cell.id),
         "block": block.title,
@@ -142,7 +144,6 @@ def _finding(block: Block, cell: Cell) -> dict[str, Any]:
         "look": LOOKS[cell.outcome.status],
         "status": key(cell.outcome.status),
         "outcome": cell.outcome,
-        "error": error,
-        "limit": limit,
+        "errors": errors(cell),
         "stages": [(s, key(s.status), LOOKS[s.status]) for s in cell.outcome.stages],
     }
