@@ -36,8 +36,13 @@ class Gain(msgspec.Struct, frozen=True):
     low: Real
     high: Real
 
+    @property
+    def wide(self) -> bool:
+        """Whether its bounds lie so far apart that it is said with "about"."""
+        return self.high > _WIDE * self.low
+
     def __str__(self) -> str:
-        if self.high > _WIDE * self.low:
+        if self.wide:
             return f"about {self.low:.1f}x to {self.high:.1f}x fp32"
         return f"{self.low:.2f}x to {self.high:.2f}x fp32"
 

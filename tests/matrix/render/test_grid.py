@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pytest
 
 from amp_matrix.plan import Gain, Plan, Rejection
 from amp_matrix.render.grid import blocks, parts, short_names
@@ -105,10 +106,43 @@ def test_a_rejection_says_cell_and_status_once(survey: Survey, plans: tuple[Plan
     plan = msgspec.structs.replace(plans[0], rejected=(blocked, eligible))
     (verdict,) = verdicts([plan], blocks([survey]))
     assert [r.line for r in verdict.rejected] == [
-        "op.gelu@fp16-mixed error: in forward: KeyError",
-        "ok: eligible, 1.9x; bf16-mixed was faster",
+        "op.gelu@fp16-mixed is error in forward: KeyError",
+        "eligible, 1.9x; bf16-mixed was faster",
     ]
     assert verdict.sentence.endswith("2.1x to 2.4x fp32; bf16-true works too")
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        (Gain(0.8, 0.9), "(0.8x to 0.9x fp32)"),
+        (Gain(0.5, 3.9), "(about 0.5x to 3.9x fp32)"),
+        (Gain(1, 1), "(1.0x fp32)"),
+    ],
+)
+def test_what_works_too_is_said_with_its_speed(survey: Survey, plans: tuple[Plan, ...], gain: Gain, said: str) -> None:
+    plan = msgspec.structs.replace(plans[0], rejected=(Rejection("bf16-true", "", "ok", "eligible", gain),))
+    (verdict,) = verdicts([plan], blocks([survey]))
+    assert verdict.sentence.endswith(f"; bf16-true {said} works too")
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "reason"),
+    [
+        ("op.gelu@tf32", "unsupported", "op.gelu@tf32 is unsupported in build: TF32 is of CUDA"),
+        ("op.gelu@tf32", "crash", "op.gelu@tf32 is crash: SIGILL"),
+        ("op.gelu@tf32", "not_run", "op.gelu@tf32 was not run: out of memory"),
+        ("op.gelu@tf32", "unknown", "op.gelu@tf32 was never measured here; run amp-probe run --device cpu"),
+        ("speed.infer@tf32", "emulated", "eligible, but speed.infer@tf32 is emulated in time: 0.4 times"),
+        ("", "ok", "eligible; bf16-mixed was faster"),
+    ],
+)
+def test_a_rejection_reads_as_choose_says_it(
+    survey: Survey, plans: tuple[Plan, ...], cell: str, status: str, reason: str
+) -> None:
+    plan = msgspec.structs.replace(plans[0], rejected=(Rejection("tf32", cell, status, reason),))
+    (verdict,) = verdicts([plan], blocks([survey]))
+    assert verdict.rejected[0].line == reason
 
 
 def test_a_verdict_names_the_hardware_that_it_rests_on(several: tuple[Survey, ...], plans: tuple[Plan, ...]) -> None:
