@@ -36,7 +36,7 @@ def in_code(names: str) -> list[float]:
     """The values of names like `numerics.LIMITS.n_factor`, in one list; a tuple counts as its members."""
     found: list[float] = []
     for name in re.findall(r"`([\w.]+)`", names):
-        package = "amp_matrix" if name.startswith("decide.") else "amp_probe"
+        package = "amp_matrix" if name.startswith("essential.") else "amp_probe"
         module, *attributes = re.findall(r"^(?:harness\.)?\w+|(?<=\.)\w+", name)
         value: object = importlib.import_module(f"{package}.{module}")
         for attribute in attributes:

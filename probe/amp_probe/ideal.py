@@ -17,8 +17,6 @@ from amp_probe import fused
 T = TypeVar("T")
 _ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 _COPIES = (
-    "aten::_to_copy",
-    "aten::clone",
     "aten::empty",
     "aten::empty_like",
     "aten::empty_strided",
