@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -252,6 +253,25 @@ def test_a_scaler_that_needs_float64_on_the_device_names_its_stage(cell: Cell) -
     kernels = {"aten::_amp_foreach_non_finite_check_and_unscale_": kernel}
     outcome = cell("scaler.lifecycle", "fp16-mixed", "adamw", kernels)
     assert (outcome.status, outcome.stage) == ("error", "unscale")
+
+
+@pytest.mark.parametrize("blind", ["but_first", "nan", "negative"])
+def test_a_scaler_that_overlooks_some_infinities_is_seen(cell: Cell, blind: str) -> None:
+    def kernel(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> None:
+        seen = torch.zeros_like(found_inf)
+        _truly._amp_foreach_non_finite_check_and_unscale_(gradients, seen, inverse)
+        looked = gradients[:1] if blind == "but_first" else gradients
+        odd = {
+            "but_first": lambda g: ~g.isfinite(),
+            "nan": torch.isinf,
+            "negative": lambda g: g.isnan() | (g == math.inf),
+        }
+        if any(bool(odd[blind](g).any()) for g in looked):
+            found_inf.fill_(1.0)
+
+    kernels = {"aten::_amp_foreach_non_finite_check_and_unscale_": kernel}
+    outcome = cell("scaler.lifecycle", "fp16-mixed", "sgd", kernels)
+    assert (outcome.status, outcome.stage) == ("inaccurate", "inf_step")
 
 
 # --- whole models

@@ -108,18 +108,24 @@ class _Life:
         self._check_scale(draft)
 
     def inf_step(self, draft: Draft) -> None:
-        """One infinite gradient, found by `step` itself: no parameter and no state moves, the scale backs off."""
-        self._accumulate(parts=1)
-        poisoned = next(p.grad for p in self.parameters.values() if p.grad is not None)
-        poisoned.view(-1)[3] = float("inf")
+        """One value that is not finite, of any kind, anywhere: no parameter and no state moves, the scale backs off."""
+        for part, place, value in ((0.0, 3, "inf"), (0.5, 0, "-inf"), (1.0, -1, "nan")):
+            self._accumulate(parts=1)
+            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+            gradients[round(part * (len(gradients) - 1))].view(-1)[place] = float(value)
+            self._skipped_step(draft, value)
+
+    def _skipped_step(self, draft: Draft, value: str) -> None:
         before, state = self._values(), self._state()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        for name, value in self._values().items():
-            if not torch.equal(value, before[name]):
-                draft.fail(Status.INACCURATE, f"{name} moved in a step with an infinite gradient", "moved")
+        for name, parameter in self._values().items():
+            if not torch.equal(parameter, before[name]):
+                draft.fail(Status.INACCURATE, f"{name} moved in a step with a gradient of {value}", "moved")
         if any(not torch.equal(new, old) for new, old in zip(self._state(), state, strict=True)):
-            draft.fail(Status.INACCURATE, "the optimizer's state changed in a step with an infinite gradient", "moved")
+            draft.fail(
+                Status.INACCURATE, f"the optimizer's state changed in a step with a gradient of {value}", "moved"
+            )
         self.expected *= _BACKOFF
         self._check_scale(draft)
 
