@@ -184,6 +184,21 @@ def test_state_that_is_not_kept_is_seen(cell: Cell) -> None:
     assert any("exp_avg" in e.name and e.n > e.n_limit for e in stage(outcome, "step").errors)
 
 
+def test_another_dtype_behind_the_asked_one_is_seen(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast's own linear goes through bfloat16 and hands float16 out: the ideal run would follow it there."""
+    linear = torch.nn.functional.linear
+
+    def detour(*args: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            return linear(*args)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return linear(*args).half()
+
+    monkeypatch.setattr(torch.nn.functional, "linear", detour)
+    outcome = cell("autocast.applies", "fp16-mixed", "linear")
+    assert (outcome.status, outcome.stage) == ("inaccurate", "infer")
+
+
 # --- the scaler
 
 
