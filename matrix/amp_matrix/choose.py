@@ -82,10 +82,11 @@ def choose(
     a process, and reads again. Whatever is missing or wrong leads to fp32 with the reason in the plan and one
     EvidenceWarning per process and reason; only with `on_missing="raise"` it leads to a ChoiceError.
     """
-    name = "" if device is None else str(device)
-    wanted = (needs,) if isinstance(needs, str) else tuple(needs)
-    policy = partial(_decided, wanted, task=task, prefer=prefer, allow_fp8=allow_fp8)
+    name = ""
     try:
+        name = "" if device is None else str(device)
+        wanted = (needs,) if isinstance(needs, str) else tuple(needs)
+        policy = partial(_decided, wanted, task=task, prefer=prefer, allow_fp8=allow_fp8)
         _check(task, prefer, on_missing, wanted)
         name = _device(name)
         answer = _answer(name, store, policy, on_missing == "probe")
@@ -229,7 +230,7 @@ def _probe(device: str, store: str) -> str:
     import subprocess
 
     command = [sys.executable, "-m", "amp_probe", "run", "--suite", "quick", "--device", device]
-    environ = {**os.environ, "AMP_PROBE_STORE": store}
+    environ = {**os.environ, "AMP_PROBE_STORE": store, "PYTHONSAFEPATH": "1"}  # never what lies in this directory
     try:
         child = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=False

@@ -70,6 +70,8 @@ def resume(folder: Path, wanted: Header) -> Journal | None:
     measured under other settings must not be taken for what these would give.
     """
     for path in sorted(folder.glob("*.jsonl"), reverse=True) if folder.is_dir() else ():
+        if not path.is_file():  # a pipe would be waited for
+            continue
         lock = FileLock(f"{path}.lock", timeout=0)
         try:
             lock.acquire()

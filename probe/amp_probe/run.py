@@ -192,6 +192,10 @@ def _survey(
         done[cell.id] = cell
         book = _append(book, cell, progress)
         progress.cell(cell)
+    if todo and all(done[s.id].outcome.code == "device_lost" for s in todo):
+        if book:
+            book.close(remove=False)
+        raise RunError(f"{device}: no cell could be run: {done[todo[0].id].outcome.reason}")
     survey = Survey(
         tool=header.tool,
         device=device,

@@ -565,3 +565,12 @@ def test_importing_the_module_first_leaves_the_function_callable() -> None:
     script = "import amp_matrix.choose; from amp_matrix.choose import decide; print(callable(amp_matrix.choose))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("needs", [None, 5])
+def test_needs_that_are_none_of_the_kind_lead_to_fp32(needs: object) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = choose("cpu", needs=needs)  # type: ignore[arg-type]
+    assert plan.precision == "fp32"
+    assert "TypeError" in plan.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -90,6 +91,14 @@ def test_what_is_only_recorded_may_differ(tmp_path: Path) -> None:
     written(tmp_path, "op.a")
     now = Environment(identity={"device": "cpu"}, recorded={"threads": "2"})
     journal = journals.resume(tmp_path, msgspec.structs.replace(HEADER, environment=now))
+    assert journal is not None
+    journal.close(remove=False)
+
+
+def test_a_pipe_in_a_journals_place_is_not_waited_for(tmp_path: Path) -> None:
+    written(tmp_path, "op.a")
+    os.mkfifo(tmp_path / "zzz.jsonl")
+    journal = journals.resume(tmp_path, HEADER)
     assert journal is not None
     journal.close(remove=False)
 
