@@ -41,14 +41,14 @@ def measured(device: str, seeds: int, globs: Sequence[str], first: int) -> Itera
 
     from amp_matrix.precision import parse
     from amp_probe.draw import Draw
-    from amp_probe.harness import op, script
+    from amp_probe.harness import script
     from amp_probe.harness.recorder import Recorder
     from amp_probe.harness.script import Lab
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     tensors: list[Record] = []
-    op.compare = script.compare = _spy(tensors)
+    script.compare = _spy(tensors)  # Lab.judge's, which every kind of case is judged by
     for place, (spec, make) in list(enumerate(_plan(device, globs)))[first:]:
         for salt in range(seeds):
             cell = {"place": place, "cell": spec.id, "tier": spec.tier, "precision": spec.precision, "salt": salt}
@@ -77,7 +77,7 @@ def _plan(device: str, globs: Sequence[str]) -> list[tuple[Any, Any]]:
 
 def _run(make: Any, cell: str, lab: Any) -> None:
     """Run one cell, unless it only times."""
-    from amp_probe import session
+    from amp_probe import precisions, session
     from amp_probe.case import Op, Script, Training
     from amp_probe.harness.op import run_op
     from amp_probe.harness.recorder import Stopped
@@ -87,7 +87,7 @@ def _run(make: Any, cell: str, lab: Any) -> None:
     session.seed(cell)
     case = make(lab.draw)
     run = {Op: run_op, Script: run_script, Training: run_training}.get(type(case))
-    with suppress(Stopped):
+    with suppress(Stopped), precisions.hold(lab.precision):
         if run is not None:
             run(case, lab)
 

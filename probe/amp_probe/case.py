@@ -37,6 +37,7 @@ class Op:
     `fn` takes the args by name and gives a tensor or a tuple of tensors. `exact`: the result is exactly representable
     and must be equal. `invariants`: each gets the outputs on the CPU and says what is wrong with them, or "".
     `wide`: the output may be wider than the precision asked for in `*-true` (a loss that is float32 by design).
+    `shows_tf32`: products of operands that TF32 must round, so that an error as small as fp32's means it was not used.
     """
 
     fn: Callable[..., Tensor | tuple[Tensor, ...]]
@@ -44,12 +45,13 @@ class Op:
     backward: bool = True
     exact: bool = False
     wide: bool = False
+    shows_tf32: bool = False
     invariants: tuple[Callable[[tuple[Tensor, ...]], str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model trained for some steps, re-anchored against float64 at steps 0, 5, 20 and the last (NUMERICS, Training).
+    """A model trained for some steps, re-anchored against float64 at steps 0, 5, 20 and the last (docs/numerics.md).
 
     `model` builds it in float32 on the CPU (the harness seeds and puts parameters on the grid); `batch` is the float64
     or integer (inputs, target) used at every step; `optimizer` is in the form that users write.

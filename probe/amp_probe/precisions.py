@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 from amp_matrix.precision import Precision
-from amp_matrix.survey import Status
+from amp_matrix.survey import Status, TensorError
 from amp_probe.harness.recorder import Fault
+from amp_probe.numerics import LIMITS
+
+_TF32_EPS, _FP32_EPS = Precision("tf32").eps, Precision("fp32").eps
 
 
 def storage(precision: Precision) -> torch.dtype:
@@ -45,11 +49,12 @@ def hold(precision: Precision) -> AbstractContextManager[None]:
 def enter(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """The context in which a forward pass runs in the precision: autocast with its dtype, TF32 allowed, or nothing.
 
-    Raises Fault(inert) on entry where torch.autocast turned itself off (pytorch#139190) or took another dtype.
+    Raises Fault(inert) on entry where torch.autocast turned itself off (pytorch#139190) or took another dtype, and
+    where NVIDIA_TF32_OVERRIDE=0 keeps NVIDIA's libraries from TF32 whatever torch allows.
     """
     if precision.mixed:
         return _autocast(device.type, low(precision))
-    return _allow_tf32() if precision.compute == "tf32" else nullcontext()
+    return _tf32() if precision.compute == "tf32" else nullcontext()
 
 
 def in_effect(precision: Precision, outputs: Iterable[Tensor], wide: bool = False) -> str:
@@ -60,6 +65,17 @@ def in_effect(precision: Precision, outputs: Iterable[Tensor], wide: bool = Fals
     allowed = {low(precision)} | ({torch.float32} if precision.mixed or wide else set())
     odd = sorted({name(o.dtype) for o in outputs if o.is_floating_point() and o.dtype not in allowed})
     return f"output is {', '.join(odd)}, asked for {precision.dtype}" if odd else ""
+
+
+def tf32_absent(errors: Iterable[TensorError]) -> str:
+    """What says that products of full mantissas, in TF32's eps, were computed in float32 after all, or "".
+
+    Rounding the operands to 10 bits costs about 0.3 eps of TF32, 2,400 of fp32; right float32 is within 64 of fp32.
+    """
+    largest = max((e.n for e in errors if not math.isnan(e.n)), default=math.inf) * _TF32_EPS / _FP32_EPS
+    if largest > LIMITS.fp32_n:
+        return ""
+    return f"no more than {largest:.3g} eps of fp32 off: the products were computed in float32, not TF32"
 
 
 def name(dtype: torch.dtype) -> str:
@@ -79,8 +95,6 @@ def _no_tf32(device: torch.device) -> str:
         return f"TF32 is a format of CUDA devices; {device.type} has none"
     if torch.version.hip:
         return "TF32 is a format of NVIDIA devices; ROCm has none here"
-    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return "NVIDIA_TF32_OVERRIDE=0 turns TF32 off"
     major, minor = torch.cuda.get_device_capability(device)
     return "" if major >= 8 else f"TF32 needs compute capability 8.0; this device is {major}.{minor}"
 
@@ -97,6 +111,14 @@ def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
         if torch.get_autocast_dtype(device_type) != dtype:
             got = name(torch.get_autocast_dtype(device_type))
             raise Fault(Status.INERT, f"torch.autocast took {got}, asked for {name(dtype)}", "autocast_dtype")
+        yield
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        raise Fault(Status.INERT, "NVIDIA_TF32_OVERRIDE=0 keeps NVIDIA's libraries from TF32", "tf32_override")
+    with _allow_tf32():
         yield
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amp_matrix.precision import Precision, parse
+from amp_matrix.precision import parse
 from amp_matrix.survey import Outcome, TensorError
 from amp_probe.case import Case, Op, Script, Timing, Training
 from amp_probe.draw import Draw
@@ -38,16 +37,6 @@ class Device(TorchDispatchMode):
         return (func if wide else kernel)(*args, **(kwargs or {}))
 
 
-@dataclass
-class Place:
-    """What a cell is run with: the part of a lab that operators use."""
-
-    precision: Precision
-    draw: Draw
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    recorder: Recorder = field(default_factory=lambda: Recorder(lambda name: None, lambda stage: None))
-
-
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Numeric cells run on one thread."""
@@ -62,10 +51,10 @@ def run_cell() -> Callable[..., Outcome]:
     """run_cell(case, draw, precision, kernels={}): the outcome of an operator's cell, with wrong kernels if any."""
 
     def run(case: Op, draw: Draw, precision: str, kernels: Kernels | None = None) -> Outcome:
-        place = Place(parse(precision), draw)
+        lab = Lab(torch.device("cpu"), parse(precision), draw, Recorder(lambda name: None, lambda stage: None))
         with Device(kernels) if kernels else nullcontext(), suppress(Stopped):
-            run_op(case, place)  # type: ignore[arg-type]
-        return place.recorder.outcome()
+            run_op(case, lab)
+        return lab.recorder.outcome()
 
     return run
 

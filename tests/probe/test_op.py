@@ -6,12 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from amp_matrix.survey import Outcome, Status, TensorError
 from amp_probe.case import Arg, Op
 from amp_probe.draw import Draw
 from amp_probe.harness.op import place, reference
 from amp_probe.harness.recorder import Fault
+from amp_probe.ideal import Ideal
 from amp_probe.probes.attention import attention
 from amp_probe.probes.matmul import linear, matmul
 
@@ -74,10 +76,23 @@ def test_a_case_without_backward_stops_at_forward(run_cell: RunCell) -> None:
     assert [s.name for s in run_cell(unary(torch.relu, draw, backward=False), draw, "fp32").stages][-1] == "forward"
 
 
-def test_tf32_on_a_cpu_is_unsupported(run_cell: RunCell) -> None:
-    draw = Draw("op.matmul")
-    outcome = run_cell(matmul(draw), draw, "tf32")
-    assert (outcome.status, outcome.stage) == (Status.UNSUPPORTED, "build")
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_where_no_ideal_run_can_be_made_one_wrong_row_shows(run_cell: RunCell, factor: float) -> None:
+    def one_row(x: Tensor, *args: object) -> Tensor:
+        out = torch._softmax(x, *args)  # type: ignore[arg-type]
+        out[3] *= factor
+        return out
+
+    def softmax(x: Tensor) -> Tensor:
+        if _get_current_dispatch_mode_stack() and type(_get_current_dispatch_mode_stack()[-1]) is Ideal:
+            raise NotImplementedError("no ideal here")
+        return torch.softmax(x, -1)
+
+    draw = Draw("test.no_ideal")
+    outcome = run_cell(unary(softmax, draw, backward=False), draw, "bf16-true", {"aten::_softmax": one_row})
+    assert (outcome.status is Status.OK) is (factor == 1.0)
+    assert outcome.code == ("" if factor == 1.0 else "s")
+    assert outcome.notes == (() if factor == 1.0 else ("no ideal run: NotImplementedError",))
 
 
 def test_an_operator_that_refuses_is_unsupported_where_it_refuses(run_cell: RunCell) -> None:
@@ -282,6 +297,37 @@ def test_the_real_medium_setting_shows_where_the_cpu_obeys_it(run_cell: RunCell)
     finally:
         torch.set_float32_matmul_precision(before)
     assert (outcome.status is Status.INACCURATE) is obeyed
+
+
+def in_tf32(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y with operands rounded to 10 mantissa bits, as tensor cores round them."""
+    return _ten_bits(x) @ _ten_bits(y)
+
+
+def _ten_bits(x: Tensor) -> Tensor:
+    bits = x.contiguous().view(torch.int32)
+    return torch.bitwise_and(bits + 0x1000, ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("probe", [matmul, linear])
+def test_tf32_that_was_asked_for_and_not_used_is_inert(run_cell: RunCell, probe: Callable[[Draw], Op]) -> None:
+    draw = Draw(f"op.{probe.__name__}", "full_mantissa")
+    kernels = {"aten::mm": in_tf32, "aten::addmm": lambda bias, x, y: bias + in_tf32(x, y)}
+    assert run_cell(probe(draw), draw, "tf32", kernels).status is Status.OK
+    plain = run_cell(probe(Draw(draw.probe, draw.variant)), draw, "tf32")
+    assert [(s.status, s.code) for s in plain.stages[1:]] == [(Status.INERT, "tf32")] * 3
+
+
+def test_a_backward_that_leaves_tf32_is_inert(run_cell: RunCell) -> None:
+    calls: list[int] = []
+
+    def forward_only(x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        return in_tf32(x, y) if len(calls) <= 2 else x @ y
+
+    draw = Draw("op.matmul", "full_mantissa")
+    outcome = run_cell(matmul(draw), draw, "tf32", {"aten::mm": forward_only})
+    assert (outcome.status, outcome.stage, outcome.code) == (Status.INERT, "backward", "tf32")
 
 
 def test_an_exact_case_must_be_equal(run_cell: RunCell) -> None:

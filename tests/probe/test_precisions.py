@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from amp_matrix.precision import COMPUTES, Precision
-from amp_matrix.survey import Status
+from amp_matrix.survey import Status, TensorError
 from amp_probe import precisions
 from amp_probe.case import Arg, Op
 from amp_probe.harness.recorder import Fault
@@ -141,12 +141,28 @@ def test_a_cells_backward_runs_inside_what_is_held(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("capability", "override", "refused"), [((7, 5), "", True), ((8, 0), "", False), ((9, 0), "0", True)]
+    ("capability", "hip", "refused"), [((7, 5), None, True), ((8, 0), None, False), ((9, 0), "6.4", True)]
 )
 def test_tf32_is_refused_where_the_device_has_none(
-    capability: tuple[int, int], override: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int], hip: str | None, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    monkeypatch.setattr(torch.version, "hip", hip)
     assert bool(precisions.refusal(Precision("tf32"), torch.device("cuda:0"))) is refused
+
+
+def test_tf32_that_the_environment_keeps_away_is_inert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    with pytest.raises(Fault) as caught, precisions.enter(Precision("tf32"), torch.device("cuda:0")):
+        pass
+    assert (caught.value.status, caught.value.code) == (Status.INERT, "tf32_override")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with precisions.enter(Precision("tf32"), torch.device("cuda:0")):
+        pass
+
+
+@pytest.mark.parametrize(("n", "shows"), [(0.3, True), (0.009, True), (0.007, False), (1e-4, False)])
+def test_tf32_shows_where_the_error_is_beyond_what_float32_loses(n: float, shows: bool) -> None:
+    errors = [TensorError("grad bias", "float32", 1e-5, 1.5, 0.0, 2.0), TensorError("x", "float32", n, 1.5, 0.0, 2.0)]
+    assert (precisions.tf32_absent(errors) == "") is shows

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from amp_matrix.survey import Status
-from amp_probe import devices, precisions
+from amp_probe import precisions
 from amp_probe.case import Arg, Op
 from amp_probe.draw import Draw
 from amp_probe.harness.recorder import Draft, Fault
-from amp_probe.ideal import math_path, run_ideal
-from amp_probe.numerics import compare, gradient_floor
+from amp_probe.ideal import math_path
+from amp_probe.numerics import gradient_floor
 
 if TYPE_CHECKING:
     from amp_probe.harness.script import Lab
@@ -87,30 +87,26 @@ class _Run:
         self.inputs: dict[str, Tensor] = {}
 
     def build(self) -> None:
-        refusal = precisions.refusal(self.lab.precision, self.lab.device)
-        if refusal:
-            raise Fault(Status.UNSUPPORTED, refusal, "declared")
         self.reference = reference(self.case, self.lab.draw)
-        storage = precisions.storage(self.lab.precision)
         for name, arg in self.case.args.items():
-            self.inputs[name] = place(arg, torch.float32 if arg.keep else storage, self.lab.device)
-        self._synchronize()
+            self.inputs[name] = place(arg, torch.float32 if arg.keep else self.lab.storage, self.lab.device)
+        self.lab.synchronize()
 
     def infer(self, draft: Draft) -> None:
         with torch.no_grad():
             outputs = self._call()
-        self._synchronize()
+        self.lab.synchronize()
         self._judge_outputs(draft, outputs, torch.no_grad()(self._call))
 
     def forward(self, draft: Draft) -> tuple[Tensor, ...]:
         outputs = self._call()
-        self._synchronize()
+        self.lab.synchronize()
         self._judge_outputs(draft, outputs, lambda: tuple(o.detach() for o in self._call()))
         return outputs
 
     def backward(self, draft: Draft, outputs: tuple[Tensor, ...]) -> None:
         gradients = self._gradients(outputs)
-        self._synchronize()
+        self.lab.synchronize()
         names = [name for name, arg in self.case.args.items() if arg.grad]
         for name, gradient in zip(names, gradients, strict=True):
             self._check_gradient(draft, name, gradient)
@@ -120,11 +116,15 @@ class _Run:
             if g is not None
         ]
         places = [i for i, g in enumerate(gradients) if g is not None]
-        ideal = self._ideal(lambda: self._gradients(self._call()))
-        self._judge(draft, whole, lambda i: ideal(places[i]), self.reference.floor)
+
+        def again() -> Sequence[Tensor | None]:
+            found = self._gradients(self._call())
+            return [found[i] for i in places]
+
+        self._judge(draft, whole, again, self.reference.floor)
 
     def _call(self) -> tuple[Tensor, ...]:
-        with precisions.enter(self.lab.precision, self.lab.device):
+        with self.lab.enter():
             return _tuple(self.case.fn(**self.inputs))
 
     def _gradients(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -150,7 +150,7 @@ class _Run:
         if len(outputs) != len(self.reference.outputs):
             raise Fault(Status.INACCURATE, f"{len(outputs)} outputs, not {len(self.reference.outputs)}", "shape")
         names = ["output"] if len(outputs) == 1 else [f"output {i}" for i in range(len(outputs))]
-        self._judge(draft, list(zip(names, outputs, self.reference.outputs, strict=True)), self._ideal(again), 0.0)
+        self._judge(draft, list(zip(names, outputs, self.reference.outputs, strict=True)), again, 0.0)
         on_cpu = tuple(o.detach().cpu() for o in outputs) if self.case.invariants else ()
         for invariant in self.case.invariants:
             wrong = invariant(on_cpu)
@@ -161,46 +161,18 @@ class _Run:
         self,
         draft: Draft,
         tensors: Sequence[tuple[str, Tensor, Tensor]],
-        ideal: Callable[[int], Tensor | None],
+        again: Callable[[], Sequence[Tensor | None]],
         floor: float,
     ) -> None:
+        """Judge tensors, each with its reference; `again` does the stage's work once more and gives them in order."""
+        ideal, before = self.lab.ideal(again), len(draft.errors)
         for index, (name, got, right) in enumerate(tensors):
-            best = functools.partial(ideal, index)
-            eps, exact = self.lab.precision.eps, self.case.exact
-            judgement = compare(name, got, right, eps, best, floor=floor, exact=exact)
-            draft.dtypes[name] = precisions.name(got.dtype)
-            draft.errors.append(judgement.error)
-            if judgement.status is not Status.OK:
-                draft.fail(judgement.status, judgement.reason, judgement.code)
-
-    def _ideal(self, again: Callable[[], Sequence[Tensor | None]]) -> Callable[[int], Tensor | None]:
-        """The ideal's tensors by place, from one run made when the first is asked for; None where it could not be."""
-
-        @functools.cache
-        def run() -> Sequence[Tensor | None] | None:
-            try:
-                results, kept = run_ideal(again, tf32=self.lab.precision.compute == "tf32")
-            except RuntimeError as error:
-                self._note(f"no ideal run: {type(error).__name__}")
-                return None
-            if kept:
-                self._note(
-                    f"the ideal run kept the device's value of {', '.join(kept)}; the limits are those of a kept call"
-                )
-            return None if kept else results
-
-        def tensor(index: int) -> Tensor | None:
-            results = run()
-            return None if results is None else results[index]
-
-        return tensor
-
-    def _note(self, text: str) -> None:
-        if text not in self.lab.recorder.notes:
-            self.lab.recorder.notes.append(text)
-
-    def _synchronize(self) -> None:
-        devices.backend(str(self.lab.device)).synchronize(self.lab.device)
+            best = functools.partial(_at, ideal, index)
+            self.lab.judge(draft, name, got, right, best, floor=floor, exact=self.case.exact)
+        if self.case.shows_tf32 and self.lab.precision.compute == "tf32":
+            wrong = precisions.tf32_absent(draft.errors[before:])
+            if wrong:
+                draft.fail(Status.INERT, wrong, "tf32")
 
 
 def _compute(case: Op, draw: Draw) -> Reference:
@@ -238,3 +210,8 @@ def _cotangent(output: Tensor, source: Draw, exact: bool) -> Tensor | None:
 
 def _tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _at(results: Callable[[], Sequence[Tensor | None] | None], index: int) -> Tensor | None:
+    found = results()
+    return None if found is None else found[index]

@@ -76,12 +76,14 @@ class Lab:
         *,
         floor: float = 0.0,
         eps: float | None = None,
+        exact: bool = False,
     ) -> bool:
         """Judge a tensor against its float64 reference and tell the stage; gives whether it is fine.
 
-        `eps` is the precision's unless given: what an optimizer does is judged in its parameters' own.
+        `eps` is the precision's unless given: what an optimizer does is judged in its parameters' own. `exact`: it
+        must be equal.
         """
-        judgement = compare(name, got, reference, eps or self.precision.eps, ideal, floor=floor)
+        judgement = compare(name, got, reference, eps or self.precision.eps, ideal, floor=floor, exact=exact)
         draft.dtypes[name] = precisions.name(got.dtype)
         draft.errors.append(judgement.error)
         if judgement.status is not Status.OK:

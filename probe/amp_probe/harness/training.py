@@ -39,7 +39,7 @@ _KEPT_COURSES = 8  # a plan takes a variant's precisions one after the other
 
 
 def run_training(case: Training, lab: Lab) -> None:
-    """Train on the lab: stages `build`, `step0`, `step5`, `step20`, `last`, `movement` (NUMERICS, Training).
+    """Train on the lab: stages `build`, `step0`, `step5`, `step20`, `last`, `movement` (docs/numerics.md).
 
     At the anchors the float64 model and the ideal take the current parameters, and the gradients are judged; the
     update is judged against a float64 optimizer fed the measured gradients and state.

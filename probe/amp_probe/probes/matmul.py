@@ -37,7 +37,8 @@ def matmul(draw: Draw) -> Op:
     if draw.variant == "poisoned_row":
         return _poisoned(draw, bias=False)
     m, k, n = _SHAPES.get(draw.variant, _BASE)
-    return Op(fn=_matmul, args={"x": _first(draw, m, k), "y": _second(draw, k, n)}, exact=draw.variant == "exact")
+    args = {"x": _first(draw, m, k), "y": _second(draw, k, n)}
+    return Op(fn=_matmul, args=args, exact=draw.variant == "exact", shows_tf32=draw.variant == "full_mantissa")
 
 
 def linear(draw: Draw) -> Op:
@@ -57,7 +58,7 @@ def linear(draw: Draw) -> Op:
         "weight": _second(draw, n, k),
         "bias": Arg(bias, grad=True),
     }
-    return Op(fn=_linear, args=args, exact=draw.variant == "exact")
+    return Op(fn=_linear, args=args, exact=draw.variant == "exact", shows_tf32=draw.variant == "full_mantissa")
 
 
 def _values(draw: Draw, *shape: int) -> Tensor:
