@@ -13,7 +13,7 @@ import pytest
 
 from amp_probe import draw, numerics
 from amp_probe.case import Training
-from amp_probe.harness import problem, timing, training
+from amp_probe.harness import problem, timing, training, update
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
@@ -52,8 +52,8 @@ def test_every_number_of_the_table_is_the_codes(names: str, values: list[float])
 
 def test_no_number_of_the_code_is_left_out() -> None:
     table = " ".join(names for names, _ in shown())
-    limits = {f"numerics.LIMITS.{name}" for name in (*LIMITS._fields, "least_n", "least_s")}
-    named = {"draw": draw, "harness.training": training, "harness.problem": problem}
+    limits = {f"numerics.LIMITS.{name}" for name in (*LIMITS._fields, "least_n", "least_s", "kept_s")}
+    named = {"draw": draw, "harness.training": training, "harness.problem": problem, "harness.update": update}
     for module, source in named.items():
         limits |= {
             f"{module}.{n}"
@@ -69,7 +69,7 @@ def test_no_number_of_the_code_is_left_out() -> None:
         f"n > {LIMITS.n_factor:g} max(n_ideal, {LIMITS.least_ideal:g})",
         f"s > {LIMITS.s_factor:g} max(s_ideal, {LIMITS.least_ideal:g})",
         f"n_ideal eps > {LIMITS.ill_conditioned:g}",
-        f"n > {LIMITS.fp32_n:g}; the ideal and s are not asked",
+        f"n > max({LIMITS.fp32_n:g}, {LIMITS.n_factor:g} n_ideal), the ideal being asked only over {LIMITS.fp32_n:g}",
         f"the limits are n = {LIMITS.kept_n:g} and s = {LIMITS.kept_s:.3g}",
         f"Slices have {LIMITS.slice_size} elements or more",
         f"f is {LIMITS.gradient_floor:g} of the largest rms",

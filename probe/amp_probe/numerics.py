@@ -13,11 +13,22 @@ from amp_matrix.survey import Status, TensorError
 from amp_probe.draw import Draw
 from amp_probe.ideal import Ideal, run_ideal
 
-__all__ = ["LIMITS", "Draw", "Errors", "Ideal", "Judgement", "compare", "gradient_floor", "measure", "run_ideal"]
+__all__ = [
+    "LIMITS",
+    "Draw",
+    "Errors",
+    "Ideal",
+    "Judgement",
+    "compare",
+    "gradient_floor",
+    "judgeable",
+    "measure",
+    "run_ideal",
+]
 
 
 class Limits(NamedTuple):
-    """Every number that the judgement rests on, calibrated together (NUMERICS)."""
+    """Every number that the judgement rests on, calibrated together (docs/numerics.md)."""
 
     n_factor: float = 3.0
     s_factor: float = 4.0
@@ -87,19 +98,23 @@ def compare(
     *,
     floor: float = 0.0,
     exact: bool = False,
+    beside: bool = False,
 ) -> Judgement:
     """Judge a tensor from any device against its float64 reference on the CPU.
 
     `ideal` is the same tensor of the ideal run, or a callable that gives it and is called only where the tensor is
-    over the smallest limits; it gives None where the run had to keep a device's value (the limits are then kept_n and
-    kept_s).
-    Without an ideal the smallest limits hold. `floor` is `gradient_floor` for gradients, 0 for outputs.
+    over the smallest limits (fp32_n alone in fp32); it gives None where the run had to keep a device's value (the
+    limits are then kept_n and kept_s). Without an ideal the smallest limits hold. `floor` is `gradient_floor` for
+    gradients, 0 for outputs. Raises ValueError where no value of the reference is finite, for then nothing is judged
+    but the kinds of NaN and Inf; not with `beside`: other tensors of the stage are judged.
     """
     if got.shape != reference.shape:
         reason = f"{name} has shape {tuple(got.shape)}, the reference {tuple(reference.shape)}"
         return Judgement(_error(name, got, Errors(math.inf, math.inf), 0.0, 0.0), Status.INACCURATE, reason, "shape")
     values = got.detach().cpu().double()
     judged = _representable(reference, got.dtype)
+    if not beside and not judgeable(reference):
+        raise ValueError(f"{name}: no value of the reference is finite, so nothing is judged")
     broken = _broken(name, got, values, reference, judged, ideal)
     if broken is not None:
         return broken
@@ -108,23 +123,18 @@ def compare(
     if exact:
         judgement = _verdict(name, got, errors, Errors(0.0, 0.0))
         return judgement._replace(code=judgement.code and "exact")
-    if eps == _FP32_EPS:
-        return _verdict(name, got, errors, Errors(LIMITS.fp32_n, math.inf))
-    least = Errors(LIMITS.least_n, LIMITS.least_s)
+    least = Errors(LIMITS.fp32_n, math.inf) if eps == _FP32_EPS else Errors(LIMITS.least_n, LIMITS.least_s)
     if ideal is None or (errors.n <= least.n and errors.s <= least.s):
         return _verdict(name, got, errors, least)
     best = ideal() if callable(ideal) else ideal
     if best is None:
-        return _verdict(name, got, errors, Errors(LIMITS.kept_n, LIMITS.kept_s))
-    return _against_ideal(
-        name, got, errors, measure(torch.where(judged, best.cpu().double(), 0.0), right, eps, floor), eps
-    )
+        return _verdict(name, got, errors, Errors(max(least.n, LIMITS.kept_n), max(least.s, LIMITS.kept_s)))
+    lost = measure(torch.where(judged, best.cpu().double(), 0.0), right, eps, floor)
+    return _against_ideal(name, got, errors, lost, least, eps)
 
 
-def _against_ideal(name: str, got: Tensor, errors: Errors, ideal: Errors, eps: float) -> Judgement:
-    limits = Errors(
-        LIMITS.n_factor * max(ideal.n, LIMITS.least_ideal), LIMITS.s_factor * max(ideal.s, LIMITS.least_ideal)
-    )
+def _against_ideal(name: str, got: Tensor, errors: Errors, ideal: Errors, least: Errors, eps: float) -> Judgement:
+    limits = Errors(max(least.n, LIMITS.n_factor * ideal.n), max(least.s, LIMITS.s_factor * ideal.s))
     if not ideal.n * eps <= LIMITS.ill_conditioned:
         reason = f"{name}: ill-conditioned in this format: a perfect implementation is {ideal.n:.3g} eps off"
         return Judgement(_error(name, got, errors, *limits), Status.NOT_RUN, reason, "ill_conditioned")
@@ -148,6 +158,11 @@ def _error(name: str, got: Tensor, errors: Errors, n_limit: float, s_limit: floa
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def judgeable(reference: Tensor) -> bool:
+    """Whether a reference has a finite value (or none at all), so that a tensor can be judged by it."""
+    return reference.numel() == 0 or bool(reference.isfinite().any())
 
 
 def _representable(reference: Tensor, dtype: torch.dtype) -> Tensor:
@@ -177,22 +192,32 @@ def _broken(
         return Judgement(error, Status.NONFINITE, reason, code)
     if (finite & ~reference.isfinite()).any():
         return Judgement(error, Status.INACCURATE, f"{name}: finite where the reference is NaN or Inf", "swallowed")
-    if _other_infinity(got, values, reference, judged):
-        reason = f"{name}: not the infinity that the reference is, or is beyond this format's largest number"
+    if _other_kind(got, values, reference, ideal):
+        reason = f"{name}: not the NaN or infinity that the reference is, or is beyond this format's largest number"
         return Judgement(error, Status.INACCURATE, reason, "infinity")
     return None
 
 
-def _other_infinity(got: Tensor, values: Tensor, reference: Tensor, judged: Tensor) -> bool:
+def _other_kind(
+    got: Tensor, values: Tensor, reference: Tensor, ideal: Tensor | Callable[[], Tensor | None] | None
+) -> bool:
     """Whether a value that cannot be compared with the reference is not of its kind.
 
-    Where the reference is infinite, so must the value be, with its sign. Where it is beyond the format, the value must
-    be large with its sign (infinite, saturated or nearly so) or NaN, which overflow on the way makes of it.
+    Where the reference is NaN or infinite, so must the value be, with its sign. Where it is beyond the format, the
+    value must be infinite with its sign or saturated, up to kept_n eps below the largest number: what is nearly too
+    large may be rounded to either side. NaN is right there only where the ideal run has it too, as of inf - inf.
     """
-    infinite = reference.isinf() & (values != reference)
-    largest = torch.finfo(got.dtype).max if got.dtype.is_floating_point else math.inf
-    small = ~judged & reference.isfinite() & (values * reference.sign() < largest / 2) & ~values.isnan()
-    return bool(infinite.any() or small.any())
+    wrong = (reference.isinf() & (values != reference)) | (reference.isnan() & ~values.isnan())
+    if not got.dtype.is_floating_point:
+        return bool(wrong.any())
+    info = torch.finfo(got.dtype)
+    beyond = reference.isfinite() & (reference.abs() > info.max)
+    lost = beyond & values.isnan()
+    wrong |= beyond & ~lost & (values * reference.sign() < info.max * (1.0 - LIMITS.kept_n * info.eps))
+    if lost.any():
+        best = ideal() if callable(ideal) else ideal
+        wrong |= lost if best is None else lost & ~best.cpu().isnan()
+    return bool(wrong.any())
 
 
 def _worst_slice(wrong: Tensor, right: Tensor, dim: int, floor: float) -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -105,11 +106,20 @@ def test_an_ideal_that_is_a_quarter_off_makes_the_cell_ill_conditioned() -> None
 
 
 @pytest.mark.parametrize(("by", "status"), [(63, Status.OK), (65, Status.INACCURATE)])
-def test_fp32_has_a_limit_of_its_own(by: float, status: Status) -> None:
+@pytest.mark.parametrize("ideal", [None, lambda: None, lambda: ones(40, 40), lambda: (1.0 + 21 * FP32) * ones(40, 40)])
+def test_fp32_has_a_limit_of_its_own(by: float, status: Status, ideal: Callable[[], Tensor | None] | None) -> None:
     got = (1.0 + by * FP32) * ones(40, 40)
-    judgement = compare("output", got, ones(40, 40), FP32, lambda: got)
+    judgement = compare("output", got, ones(40, 40), FP32, ideal)
     assert judgement.status is status
     assert judgement.error.n_limit == LIMITS.fp32_n
+
+
+@pytest.mark.parametrize(("by", "status"), [(299, Status.OK), (301, Status.INACCURATE)])
+def test_fp32_is_forgiven_what_a_perfect_implementation_loses(by: float, status: Status) -> None:
+    got, best = ((1.0 + x * FP32) * ones(40, 40) for x in (by, 100))
+    judgement = compare("output", got, ones(40, 40), FP32, lambda: best)
+    assert judgement.status is status
+    assert judgement.error.n_limit == pytest.approx(300)
 
 
 def test_exact_means_equal() -> None:
@@ -156,6 +166,9 @@ def test_a_nan_of_the_reference_must_be_there() -> None:
     ("got", "right"),
     [
         ([-math.inf, 1.0], [math.inf, 1.0]),
+        ([math.inf, 1.0], [math.nan, 1.0]),
+        ([math.nan, 1.0], [1e5, 1.0]),
+        ([40000.0, 1.0], [1e5, 1.0]),
         ([math.nan, 1.0], [math.inf, 1.0]),
         ([3.0, 1.0], [1e5, 1.0]),
         ([-math.inf, 1.0], [1e5, 1.0]),
@@ -167,10 +180,29 @@ def test_what_cannot_be_compared_must_be_of_the_same_kind(got: list[float], righ
     assert (judged.status, judged.code) == (Status.INACCURATE, "infinity")
 
 
-@pytest.mark.parametrize("got", [math.inf, 65504.0, math.nan])
+@pytest.mark.parametrize("got", [math.inf, 65504.0, 65440.0])
 def test_beyond_the_format_infinity_and_saturation_are_its_own(got: float) -> None:
     right = torch.tensor([1e5, 1.0]).double()
     assert compare("x", torch.tensor([got, 1.0], dtype=torch.float16), right, 2.0**-10).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("best", "status"), [(math.nan, Status.OK), (math.inf, Status.INACCURATE), (None, Status.INACCURATE)]
+)
+def test_beyond_the_format_nan_is_right_only_where_the_ideal_has_it(best: float | None, status: Status) -> None:
+    right, got = torch.tensor([1e5, 1.0]).double(), torch.tensor([math.nan, 1.0], dtype=torch.float16)
+    ideal = None if best is None else torch.tensor([best, 1.0])
+    assert compare("x", got, right, 2.0**-10, lambda: ideal).status is status
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reference_that_judges_nothing_is_the_probes_mistake(value: float) -> None:
+    right = torch.full((4,), value, dtype=torch.float64)
+    with pytest.raises(ValueError, match="nothing is judged"):
+        compare("x", right.half(), right, 2.0**-10)
+    assert compare("x", right[:0].half(), right[:0], 2.0**-10).status is Status.OK
+    assert compare("x", right.half(), right, 2.0**-10, beside=True).status is Status.OK
+    assert compare("x", right.half().zero_(), right, 2.0**-10, beside=True).status is Status.INACCURATE
 
 
 def test_without_an_ideal_one_bad_row_still_shows() -> None:

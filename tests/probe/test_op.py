@@ -76,6 +76,12 @@ def test_a_case_without_backward_stops_at_forward(run_cell: RunCell) -> None:
     assert [s.name for s in run_cell(unary(torch.relu, draw, backward=False), draw, "fp32").stages][-1] == "forward"
 
 
+def test_a_stage_whose_references_are_all_nan_judges_nothing(run_cell: RunCell) -> None:
+    draw = Draw("test.nothing")
+    outcome = run_cell(unary(lambda x: x * torch.nan, draw), draw, "fp32")
+    assert (outcome.status, outcome.stage) == (Status.ERROR, "infer")
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.2])
 def test_where_no_ideal_run_can_be_made_one_wrong_row_shows(run_cell: RunCell, factor: float) -> None:
     def one_row(x: Tensor, *args: object) -> Tensor:

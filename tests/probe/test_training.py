@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amp_matrix.survey import Outcome, Stage
-from amp_probe.case import Training
+from amp_probe.case import Script, Training
 from amp_probe.draw import Draw
 from amp_probe.harness.recorder import Draft
+from amp_probe.harness.script import Lab
 from amp_probe.harness.training import anchors, judge_movement
+from amp_probe.harness.update import judge_update, judged_step, spacing
 from amp_probe.probes.models import MLP, Transformer, numbers, sentences
 
 Run = Callable[..., Outcome]
@@ -341,3 +343,54 @@ def test_a_step_that_the_scaler_skipped_is_seen(run_case: Run) -> None:
     outcome = run_case(*training("skipped", sgd, Overflowing), "fp16-mixed")
     assert stage(outcome, "step5").code == "skipped_step"
     assert stage(outcome, "step5").numbers["scale"] == 512.0
+
+
+# --- one step
+
+
+def lr_off(run_case: Run, optimizer: Any, precision: str, factor: float) -> Outcome:
+    """Two steps of an optimizer on weights near 1, whose learning rate on the device is off by a factor."""
+    draw = Draw(f"test.update.{precision}")
+    weights = draw.normal(64, 64, scale=0.25)
+    fed = draw.normal(64, 64)
+
+    def run(lab: Lab) -> None:
+        def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            made: torch.optim.Optimizer = optimizer(parameters)
+            if on_device(parameters):
+                made.param_groups[0]["lr"] *= factor
+            return made
+
+        weight = nn.Parameter(lab.place(weights))
+        device = make([weight])
+        for name in ("first", "second"):
+            with lab.stage(name) as draft:
+                weight.grad = lab.place(fed)
+                judged_step(lab, draft, {"weight": weight}, device, make, device.step)
+
+    return run_case(Script(run), draw, precision)
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adamw])
+@pytest.mark.parametrize(
+    ("precision", "factors"),
+    [(p, (0.9, 1.1)) for p in ("fp32", "bf16-mixed", "fp16-mixed")] + [("bf16-true", (0.5, 1.5))],
+)
+def test_a_learning_rate_that_is_off_is_seen(
+    run_case: Run, optimizer: Any, precision: str, factors: tuple[float, float]
+) -> None:
+    assert lr_off(run_case, optimizer, precision, 1.0).status == "ok"
+    for factor in factors:
+        assert (lr_off(run_case, optimizer, precision, factor).status, factor) == ("inaccurate", factor)
+
+
+def test_a_value_may_move_to_a_neighbour_and_no_further() -> None:
+    before = torch.tensor([1.0, 1.0, 0.0]).double()
+    right = before + torch.tensor([0.25, 0.25, 2.0**-20]).double()
+    space = spacing(right, before, torch.bfloat16)
+    assert space.tolist() == [2.0**-7, 2.0**-7, 2.0**-27]
+    for neighbours, status in ((1, "ok"), (6, "inaccurate")):
+        draft = Draft("step")
+        off = torch.tensor([neighbours * 2.0**-7, 0.0, 0.0])
+        judge_update(draft, "x", right - before + off, right - before, space, 2.0**-7)
+        assert draft.status == status

@@ -16,7 +16,7 @@ from amp_probe.case import Arg, Op
 from amp_probe.draw import Draw
 from amp_probe.harness.recorder import Draft, Fault
 from amp_probe.ideal import math_path
-from amp_probe.numerics import gradient_floor
+from amp_probe.numerics import gradient_floor, judgeable
 
 if TYPE_CHECKING:
     from amp_probe.harness.script import Lab
@@ -164,11 +164,16 @@ class _Run:
         again: Callable[[], Sequence[Tensor | None]],
         floor: float,
     ) -> None:
-        """Judge tensors, each with its reference; `again` does the stage's work once more and gives them in order."""
+        """Judge tensors, each with its reference; `again` does the stage's work once more and gives them in order.
+
+        Raises ValueError where no reference has a value to judge by.
+        """
+        if tensors and not any(judgeable(right) for _, _, right in tensors):
+            raise ValueError("no reference of this stage has a value to judge by")
         ideal, before = self.lab.ideal(again), len(draft.errors)
         for index, (name, got, right) in enumerate(tensors):
             best = functools.partial(_at, ideal, index)
-            self.lab.judge(draft, name, got, right, best, floor=floor, exact=self.case.exact)
+            self.lab.judge(draft, name, got, right, best, floor=floor, exact=self.case.exact, beside=True)
         if self.case.shows_tf32 and self.lab.precision.compute == "tf32":
             wrong = precisions.tf32_absent(draft.errors[before:])
             if wrong:

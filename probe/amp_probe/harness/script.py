@@ -17,7 +17,7 @@ from amp_probe import devices, precisions
 from amp_probe.case import Script
 from amp_probe.draw import Draw
 from amp_probe.harness.recorder import Draft, Recorder, Stopped
-from amp_probe.numerics import compare, run_ideal
+from amp_probe.numerics import compare, judgeable, run_ideal
 
 T = TypeVar("T")
 
@@ -77,13 +77,19 @@ class Lab:
         floor: float = 0.0,
         eps: float | None = None,
         exact: bool = False,
+        beside: bool = False,
     ) -> bool:
         """Judge a tensor against its float64 reference and tell the stage; gives whether it is fine.
 
         `eps` is the precision's unless given: what an optimizer does is judged in its parameters' own. `exact`: it
-        must be equal.
+        must be equal. `beside`: other tensors of the stage are judged too, so that its reference may be NaN throughout.
+        Else such a reference, computed from measured values that are NaN, is a fault of what was measured.
         """
-        judgement = compare(name, got, reference, eps or self.precision.eps, ideal, floor=floor, exact=exact)
+        eps = eps or self.precision.eps
+        if not beside and not judgeable(reference):
+            draft.fail(Status.INACCURATE, f"{name}: the reference has no value to judge by", "unjudged")
+            return False
+        judgement = compare(name, got, reference, eps, ideal, floor=floor, exact=exact, beside=beside)
         draft.dtypes[name] = precisions.name(got.dtype)
         draft.errors.append(judgement.error)
         if judgement.status is not Status.OK:

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from amp_matrix.survey import Status, TensorError
-from amp_probe.harness.problem import float64
+from amp_probe.harness.problem import float64, rms
 from amp_probe.harness.recorder import Draft
 from amp_probe.harness.script import Lab
+
+UPDATE_EPS = 8.0
+"""Roundings, in eps of a step, that the arithmetic of a step may cost; right optimizers need 2.7."""
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -57,8 +60,9 @@ def judged_step(
 
     `make` gives the float64 optimizer; `scale` is what the gradients are still multiplied by when the step begins.
 
-    A parameter is compared with the float64 one rounded once, in eps of its own dtype. One that stays where it was
-    while the float64 one moves is `inert`. Of the errors the stage keeps those over a limit and the nearest to one.
+    A parameter is compared with the float64 one rounded once, in eps of its own dtype; and so is how far each of its
+    values moved, since beside a large value a wrong step is small. One that stays where it was while the float64 one
+    moves is `inert`. Of the errors the stage keeps those over a limit and the nearest to one.
     """
     before = len(draft.errors)
     twin = Twin(parameters, optimizer, make, scale)
@@ -85,6 +89,29 @@ def _judge_parameter(
         lost = lost_eps(optimizer, parameter)
         if lost and not parameter.isfinite().all():
             draft.reason, draft.code = f"{name} is NaN or Inf: {lost}", "format"
+    else:
+        space, eps = spacing(right, before, parameter.dtype), torch.finfo(parameter.dtype).eps
+        judge_update(draft, name, float64(parameter) - before, right - before, space, eps)
+
+
+def judge_update(draft: Draft, name: str, moved: Tensor, right: Tensor, space: Tensor, eps: float) -> None:
+    """Judge how far each value of a parameter moved, beside float64's step rounded once; both and `space` in float64.
+
+    A value may be off by one `space`, the distance between the dtype's neighbours there, and by UPDATE_EPS times eps of
+    its step's size and of the tensor's typical one: a momentum and a gradient may cancel in the arithmetic.
+    """
+    over = (moved - right).abs() - space - UPDATE_EPS * eps * (right.abs() + rms(right))
+    if over.numel() and not bool((over <= 0.0).all()):
+        worst = int(over.argmax())
+        by, wanted = float(moved.flatten()[worst]), float(right.flatten()[worst])
+        draft.fail(Status.INACCURATE, f"a value of {name} moved by {by:.6g}, in float64 by {wanted:.6g}", "update")
+
+
+def spacing(values: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance between a dtype's neighbours at the larger of two values, element by element, in float64."""
+    info = torch.finfo(dtype)
+    larger = torch.maximum(values.abs(), others.abs()).clamp(min=info.smallest_normal)
+    return torch.ldexp(torch.full_like(larger, info.eps), torch.frexp(larger).exponent - 1)
 
 
 def _judge_state(lab: Lab, draft: Draft, name: str, got: Tensor | None, right: Tensor) -> None:

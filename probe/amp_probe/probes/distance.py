@@ -21,7 +21,7 @@ def cdist(draw: Draw) -> Op:
     float32 one (`mixed_operands`).
     """
     rows = 40 if draw.variant == "large" else 16
-    args = {"x": _points(draw, rows), "y": _points(draw, rows + 3)}
+    args = {"x": _points(draw, rows), "y": _points(draw, rows + 3, poison=False)}
     if draw.variant == "mixed_operands":
         return Op(fn=lambda x, y, one: torch.cdist(low(x, one), y), args=args | {"one": unit(_WIDTH)})
     order = _ORDERS.get(draw.variant, 2.0)
@@ -38,12 +38,12 @@ def pairwise_distance(draw: Draw) -> Op:
     return Op(fn=lambda x, y: F.pairwise_distance(x, y, p=order), args=args)
 
 
-def _points(draw: Draw, rows: int) -> Arg:
+def _points(draw: Draw, rows: int, poison: bool = True) -> Arg:
     scale = {"large_values": 256.0, "small_values": 2.0**-9}.get(draw.variant, 1.0)
     values = draw.normal(rows, _WIDTH, scale=scale)
     if draw.variant == "strided":
         return transposed(values)
-    return dense(poisoned(values, 3) if draw.variant == "poisoned_row" else values)
+    return dense(poisoned(values, 3) if poison and draw.variant == "poisoned_row" else values)
 
 
 _COMMON = ("base", "order_1", "strided", "large_values", "small_values", "poisoned_row")
