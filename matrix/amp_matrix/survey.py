@@ -56,7 +56,7 @@ class Raised(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
 
 
 class TensorError(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """How far one tensor lies from the float64 reference, in eps of the precision (NUMERICS: n whole, s by slice)."""
+    """How far a tensor is from its float64 reference, in eps of a precision: n whole, s by slice (docs/numerics.md)."""
 
     name: str
     dtype: str

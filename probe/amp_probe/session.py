@@ -9,6 +9,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 import torch
@@ -43,6 +44,20 @@ from amp_probe.suite import Probe, plan
 from amp_probe.worker import Reply
 
 _TRUSTED = (Status.OK, Status.UNSUPPORTED)
+_REDUCTIONS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction_split_k",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction_split_k",
+    "allow_fp16_accumulation",
+)
+_SDP = (
+    "flash_sdp_enabled",
+    "mem_efficient_sdp_enabled",
+    "math_sdp_enabled",
+    "cudnn_sdp_enabled",
+    "fp16_bf16_reduction_math_sdp_allowed",
+)
 
 
 class Session:
@@ -139,14 +154,37 @@ def torch_state() -> dict[str, str]:
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "mkldnn": torch.backends.mkldnn.enabled,
-        "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32),
-        "cuda_matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "flush_denormal": (torch.tensor(1e-40) * 1).item() == 0.0,
+        "fill_uninitialized": _ask(torch.utils.deterministic, "fill_uninitialized_memory"),
+        "matmul_precision": _ask(torch, "get_float32_matmul_precision"),
+        "fp32_precision": [_ask(owner, "fp32_precision") for owner in _fp32_owners()],
+        "mkldnn": [_ask(torch.backends.mkldnn, n) for n in ("enabled", "deterministic", "allow_tf32")],
+        "cudnn": [_ask(torch.backends.cudnn, n) for n in ("enabled", "benchmark", "deterministic", "allow_tf32")],
+        "cuda_matmul": [_ask(torch.backends.cuda.matmul, n) for n in ("allow_tf32", *_REDUCTIONS)],
+        "sdp": [_ask(torch.backends.cuda, n) for n in _SDP],
+        "attention_fastpath": _ask(torch.backends.mha, "get_fastpath_enabled"),
+        "flush_denormal": (torch.tensor(1e-40, dtype=torch.float32, device="cpu") * 1).item() == 0.0,
         "anomaly_mode": torch.is_anomaly_enabled(),
     }
     return {name: str(value) for name, value in flags.items()}
+
+
+def _ask(owner: Any, name: str) -> object:
+    """A setting, or what a function without arguments gives, or why it cannot be read.
+
+    Older torch has not all of them; after a use of `fp32_precision` the older names of TF32 raise.
+    """
+    try:
+        value = getattr(owner, name, None)
+        return value() if callable(value) else value
+    except (AttributeError, RuntimeError) as error:
+        return type(error).__name__
+
+
+def _fp32_owners() -> list[Any]:
+    """Whatever has a setting `fp32_precision` (torch 2.9)."""
+    backends = torch.backends
+    owners: list[Any] = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
+    return owners + [getattr(o, n, None) for o in owners[2:] for n in ("conv", "rnn", "matmul")]
 
 
 def _reply(content: object) -> Reply:

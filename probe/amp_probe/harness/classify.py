@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 def classify(error: BaseException) -> Verdict:
-    """Judge an exception by its type and text, as the status table of DESIGN.md says."""
+    """Judge an exception by its type and text, as the table of statuses in the schema's README says."""
     text = scrub(str(error))
     raised = Raised(type=type(error).__name__, text=text)
     line = f"{raised.type}: {text}" if text else raised.type
