@@ -64,7 +64,10 @@ class Ideal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(r.alias_info for r in func._schema.returns):
             return out
         try:
-            return _merge(out, _recompute(func, name, args, kwargs, self.tf32 and name in _PRODUCTS))
+            exact = _recompute(func, name, args, kwargs, self.tf32 and name in _PRODUCTS)
+            if name.endswith("_backward") and _missed(out, exact):
+                self.kept.add(name)  # a gradient, as of attention's bias; a forward's last results are for its backward
+            return _merge(out, exact)
         except Exception:  # noqa: BLE001 -- whatever keeps float64 away, the device's value stays and is named
             self.kept.add(name)
             return out
@@ -142,6 +145,12 @@ def _merge(out: Any, exact: Any) -> Any:
     if not isinstance(exact, Tensor) or exact.dtype is not torch.float64 or exact.shape != out.shape:
         raise RuntimeError("the float64 form gave something else")
     return torch.empty_like(out).copy_(exact.to(out.dtype))
+
+
+def _missed(out: Any, exact: Any) -> bool:
+    """Whether a call gave a floating tensor that its form did not, or None for."""
+    pairs = zip(_tensors(out), [*_tensors(exact), *[None] * len(_tensors(out))], strict=False)
+    return any(_rounded(given) and given.numel() and wide is None for given, wide in pairs)
 
 
 def _in_place(func: Any, args: Any) -> bool:

@@ -161,6 +161,29 @@ def test_a_call_without_a_float64_form_is_named() -> None:
     assert result.tolist() == [2.0, 2.0]
 
 
+def biased_backward(grad_bias: Tensor | None) -> tuple[Tensor, tuple[str, ...]]:
+    """The ideal of a fused attention's backward that also gives, or does not give, the gradient of a bias."""
+    name = f"_scaled_dot_product_test_{'with' if grad_bias is not None else 'without'}_bias_backward"
+    library = torch.library.Library("aten", "FRAGMENT")
+    schema = "(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out)"
+    library.define(f"{name}{schema} -> (Tensor, Tensor, Tensor, Tensor)")
+    gone = torch.empty(0, dtype=torch.bfloat16)
+    bias = gone if grad_bias is None else grad_bias
+    library.impl(name, lambda g, q, k, v, o: (q * 0, k * 0, v * 0, bias), "CPU")
+    x = values(2, 3, 8, 4).bfloat16()
+    found, kept = run_ideal(lambda: getattr(torch.ops.aten, name)(x, x, x, x, x))
+    library._destroy()
+    return found, kept
+
+
+def test_a_gradient_that_a_form_does_not_know_is_named() -> None:
+    """Attention's form knows the gradients of query, key and value; a kernel may give a fourth, of the mask."""
+    assert biased_backward(torch.ones(2, 3, 8, 8, dtype=torch.bfloat16))[1] != ()
+    found, kept = biased_backward(None)
+    assert kept == ()
+    assert found[0].any()
+
+
 def test_tf32_rounds_the_operands_of_products_to_ten_bits() -> None:
     x = torch.tensor([[1.0 + 2**-10, 1.0 + 2**-11, 1.0 + 3 * 2**-11, 1.0 + 2**-11 + 2**-20, -1.0 - 2**-12]])
     result, _ = run_ideal(lambda: x @ torch.eye(5), tf32=True)

@@ -361,6 +361,18 @@ def test_overflow_that_any_implementation_has_is_the_formats(run_cell: RunCell) 
     assert (outcome.status, outcome.code) == (Status.NONFINITE, "format")
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
+def test_a_cast_that_is_wrong_is_not_judged_against_itself(run_cell: RunCell, precision: str) -> None:
+    def off(x: Tensor, **how: object) -> Tensor:
+        cast: Tensor = torch.ops.aten._to_copy(x, **how)
+        low = cast.dtype in (torch.bfloat16, torch.float16)
+        return cast * (1.0 + 4.0 * torch.finfo(cast.dtype).eps) if low else cast
+
+    draw = Draw("op.matmul", "full_mantissa")
+    outcome = run_cell(matmul(draw), draw, precision, {"aten::_to_copy": off})
+    assert (outcome.status, outcome.stage) == (Status.INACCURATE, "infer")
+
+
 def test_a_halved_gradient_is_flagged_though_outputs_are_right(run_cell: RunCell) -> None:
     def halved(grad: Tensor, *args: object, **kwargs: object) -> Tensor:
         return torch.ops.aten._softmax_backward_data(grad * 0.5, *args, **kwargs)  # type: ignore[no-any-return]

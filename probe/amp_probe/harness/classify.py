@@ -11,12 +11,15 @@ from amp_matrix.survey import Raised, Status
 from amp_probe.scrub import scrub
 
 _REFUSALS = re.compile(
-    r"not implemented for|not supported|unsupported|is not available|does(?: not|n't) support|only supports?"
+    r"not implemented for|not supported|is not available|does(?: not|n't) support|only supports?"
+    r"|unsupported (?:\w+ ){0,2}(?:dtype|type|data ?type|scalar ?type|memory format|device|input|output|combination)"
     r"|not yet supported|unsafe to autocast|requires? (?:torch|macOS|compute capability)",
     re.IGNORECASE,
 )
 _BROKEN = re.compile(
-    r"(?:CUDA|HIP|XPU|SYCL|MPS backend|cuDNN|CUBLAS|driver) error|CUBLAS_STATUS|CUDNN_STATUS|toolchain", re.IGNORECASE
+    r"(?:CUDA|HIP|XPU|SYCL|MPS backend|cuDNN|CUBLAS|ONEDNN) error|CUBLAS_STATUS|CUDNN_STATUS"
+    r"|\bdriver\b|toolchain|operation not supported|INTERNAL ASSERT|device-side assert",
+    re.IGNORECASE,
 )
 """What a driver or a library says when it fails, whatever else is in the text: never a refusal by design."""
 _BY_DESIGN = re.compile(r"Attempting to unscale FP16 gradients")
