@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from amp_matrix.survey import Environment
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -27,6 +25,8 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,39}")
 
 def read(kind: str, index: int) -> Environment:
     """The fields that a device of any kind has."""
+    import torch
+
     return Environment(
         identity={
             "device": kind,
@@ -48,6 +48,8 @@ def architecture() -> str:
 
 def float32_flags(kind: str) -> dict[str, str]:
     """Flags that let a kind of device multiply float32 in a narrower format; most are new in torch 2.9."""
+    import torch
+
     flags = {"float32_matmul_precision": flag(torch.get_float32_matmul_precision)}
     for place in ("", *_FLOAT32_PLACES[kind]):
         path = ".".join(filter(None, ("backends", place, "fp32_precision")))

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import torch
-
 from amp_matrix.environment.common import architecture, flag, variable
 from amp_matrix.environment.sysctl import sysctl
 from amp_matrix.survey import Environment
@@ -36,6 +34,8 @@ class Build(NamedTuple):
 
 def read(index: int, may_initialize: bool = False) -> Environment:
     """The fields of the CPU. A process has one, so the index says nothing."""
+    import torch
+
     build = built_with(_config())
     return Environment(
         identity={
@@ -66,6 +66,8 @@ def isa_limit(value: str) -> str:
 
 def mkldnn() -> str:
     """Whether torch may use oneDNN: `yes`, `no`, or `absent` from this build."""
+    import torch
+
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "absent"
     return flag(torch._C._get_mkldnn_enabled)
@@ -91,16 +93,22 @@ def instructions(arch: str, known: Callable[[str], bool], amx_granted: Callable[
 
 @functools.cache
 def _config() -> str:
+    import torch
+
     return torch.__config__.show()
 
 
 @functools.cache
 def _instructions() -> dict[str, str]:
+    import torch
+
     return instructions(architecture(), _has, lambda: bool(getattr(torch.cpu, "_init_amx", lambda: True)()))
 
 
 def _has(field: str) -> bool:
     """Whether the processor has an instruction set: torch's word where it gives one, else the system's."""
+    import torch
+
     ours, systems = _NAMES[field]
     asked: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     if ours in asked:

@@ -7,8 +7,6 @@ import operator
 import os
 from typing import NamedTuple
 
-import torch
-
 from amp_matrix.environment import nvml
 from amp_matrix.environment.common import flag, variable, version
 from amp_matrix.environment.errors import CaptureError
@@ -34,6 +32,8 @@ class Build(NamedTuple):
 
 def read(index: int, may_initialize: bool = False) -> Environment:
     """The fields of `cuda:<index>`; CaptureError where it cannot be named for certain."""
+    import torch
+
     if not torch.version.cuda and not torch.version.hip:
         raise CaptureError("torch built without CUDA")
     gpu = _gpu(index, may_initialize)
@@ -74,6 +74,8 @@ def identify(gpu: Gpu, driver: str, build: Build) -> dict[str, str]:
 
 def _gpu(index: int, may_initialize: bool) -> Gpu:
     """The device by torch's word where CUDA is initialised, else by NVML's."""
+    import torch
+
     if may_initialize or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _as_torch_says(index)
     if torch.version.hip:
@@ -86,6 +88,8 @@ def _gpu(index: int, may_initialize: bool) -> Gpu:
 
 
 def _as_torch_says(index: int) -> Gpu:
+    import torch
+
     try:
         found = torch.cuda.get_device_properties(index)
     except (RuntimeError, AssertionError) as error:  # no driver, a forked process, no such index
@@ -101,6 +105,8 @@ def _as_torch_says(index: int) -> Gpu:
 
 def _gcn_arch(index: int) -> str:
     """An AMD GPU's architecture without its feature suffixes; the caller has made sure that HIP is initialised."""
+    import torch
+
     if not torch.version.hip:
         return ""
     return str(getattr(torch.cuda.get_device_properties(index), "gcnArchName", ""))
@@ -108,6 +114,8 @@ def _gcn_arch(index: int) -> str:
 
 def _driver() -> str:
     """The kernel driver's version, or "" where nothing tells it."""
+    import torch
+
     if not torch.version.hip:
         return nvml.driver_version()
     try:
@@ -119,6 +127,8 @@ def _driver() -> str:
 
 def _flags() -> dict[str, str]:
     """Settings that let matmuls and attention add in a narrower format or another order."""
+    import torch
+
     cuda = torch.backends.cuda
     enabled = {n: flag(getattr(cuda, f"{n}_sdp_enabled", lambda: False)) for n in _SDP}
     return {

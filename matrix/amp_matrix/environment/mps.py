@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 import re
 
-import torch
-
 from amp_matrix.environment.common import flag, variable
 from amp_matrix.environment.errors import CaptureError
 from amp_matrix.environment.sysctl import sysctl
@@ -48,4 +46,6 @@ def macos_version() -> str:
 
 
 def _cores() -> int:
+    import torch
+
     return int(torch.backends.mps.get_core_count())  # torch 2.7 on

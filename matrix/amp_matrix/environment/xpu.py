@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from amp_matrix.environment.common import variable
 from amp_matrix.environment.errors import CaptureError
 from amp_matrix.survey import Environment
@@ -11,6 +9,8 @@ from amp_matrix.survey import Environment
 
 def read(index: int, may_initialize: bool = False) -> Environment:
     """The fields of `xpu:<index>`. torch reads them by opening the device; nothing else tells them."""
+    import torch
+
     if not torch.xpu._is_compiled():
         raise CaptureError("torch built without XPU")
     try:
