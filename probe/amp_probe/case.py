@@ -80,7 +80,6 @@ class Timing:
     """
 
     build: Callable[[Lab], Callable[[], Any]]
-    kind: str = "train_step"
     products: bool = True
 
 

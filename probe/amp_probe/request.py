@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from amp_matrix.survey import Tier, cell_id
+from amp_matrix.survey import Cell, Evidence, Outcome, Tier, cell_id
 
 Suite = Literal["quick", "core", "full"]
 SUITES: tuple[Suite, ...] = ("quick", "core", "full")
@@ -29,6 +29,18 @@ class Spec(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """The cell's id."""
         return cell_id(self.probe, self.variant, self.precision)
+
+    def cell(self, outcome: Outcome, evidence: Evidence = "measured") -> Cell:
+        """The cell that this was to be, with what happened in it."""
+        return Cell(
+            probe=self.probe,
+            variant=self.variant,
+            precision=self.precision,
+            tier=self.tier,
+            revision=self.revision,
+            evidence=evidence,
+            outcome=outcome,
+        )
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from amp_matrix.store import Store, StoreError
 from amp_matrix.survey import Cell, Environment, Outcome, Stage, Status, Survey, conclude, not_run
 from amp_matrix.version import __version__
 from amp_probe import journal as journals
-from amp_probe.announce import read_announced
+from amp_probe.announce import read_announced, where_it_ended
 from amp_probe.isolate import Answer, Job, Pool
 from amp_probe.isolate import Spec as WorkerSpec
 from amp_probe.journal import Header, Journal
@@ -215,14 +215,7 @@ def _cells(pool: Pool, specs: Sequence[Spec], jobs: int) -> Iterator[Cell]:
     for group, workers in (([s for s in specs if not s.alone], jobs), ([s for s in specs if s.alone], 1)):
         for answer in pool.run([_job(RunCell(s), s.timeout) for s in group], workers=workers):
             spec = group[answer.index]
-            yield Cell(
-                probe=spec.probe,
-                variant=spec.variant,
-                precision=spec.precision,
-                tier=spec.tier,
-                revision=spec.revision,
-                outcome=outcome_of(answer),
-            )
+            yield spec.cell(outcome_of(answer))
 
 
 def outcome_of(answer: Answer) -> Outcome:
@@ -234,7 +227,7 @@ def outcome_of(answer: Answer) -> Outcome:
         return not_run(f"the device was lost: {answer.detail}", "device_lost")
     finished, running = read_announced(answer.announced)
     status = {"crash": Status.CRASH, "timeout": Status.TIMEOUT}.get(answer.kind, Status.ERROR)
-    place = running or (f"after {finished[-1].name}" if finished else "start")
+    place = where_it_ended(finished, running)
     last = Stage(name=place, status=status, reason=answer.detail, code=answer.kind, seconds=answer.seconds)
     return conclude([*finished, last], notes=answer.notes, seconds=answer.seconds)
 

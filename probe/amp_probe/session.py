@@ -17,6 +17,7 @@ import torch._dynamo  # what an optimizer's first step would import, once a work
 import torch.utils.benchmark
 
 from amp_matrix import codec, environment
+from amp_matrix.kinds import KINDS
 from amp_matrix.precision import parse
 from amp_matrix.survey import Outcome, Stage, Status, conclude, not_run
 from amp_probe import devices, precisions, simulate
@@ -142,15 +143,14 @@ def seed(text: str) -> None:
 
 def torch_state() -> dict[str, str]:
     """The global state of torch that changes results, each value as text."""
-    kinds = ("cpu", "cuda", "mps", "xpu")
     flags = {
         "default_dtype": torch.get_default_dtype(),
         "default_device": torch.get_default_device(),
         "threads": torch.get_num_threads(),
         "grad_enabled": torch.is_grad_enabled(),
         "inference_mode": torch.is_inference_mode_enabled(),
-        "autocast": [torch.is_autocast_enabled(k) for k in kinds],
-        "autocast_dtype": [torch.get_autocast_dtype(k) for k in kinds],
+        "autocast": [torch.is_autocast_enabled(k) for k in KINDS],
+        "autocast_dtype": [torch.get_autocast_dtype(k) for k in KINDS],
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),

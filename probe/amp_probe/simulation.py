@@ -14,7 +14,7 @@ from amp_matrix import codec
 from amp_matrix.store import Store, StoreError
 from amp_matrix.survey import Cell, Outcome, Stage, Survey
 from amp_matrix.version import __version__
-from amp_probe.announce import read_announced
+from amp_probe.announce import read_announced, where_it_ended
 from amp_probe.isolate import Answer, Job, Pool
 from amp_probe.isolate import Spec as WorkerSpec
 from amp_probe.request import CaptureSimulated, ListCells, Request, Setting, Simulate, Spec
@@ -66,7 +66,8 @@ def outcome_of(answer: Answer) -> Outcome:
     if answer.kind == "done":
         return codec.decode_outcome(answer.body)
     finished, running = read_announced(answer.announced)
-    last = Stage(name=running or "start", status=None, reason=answer.detail, code=answer.kind, seconds=answer.seconds)
+    place = where_it_ended(finished, running)
+    last = Stage(name=place, status=None, reason=answer.detail, code=answer.kind, seconds=answer.seconds)
     return Outcome(status=None, reason=answer.detail, code=answer.kind, stage=last.name, stages=(*finished, last))
 
 
@@ -74,15 +75,7 @@ def _cells(pool: Pool, kind: str, specs: Sequence[Spec], progress: Progress) -> 
     jobs = [Job(msgspec.msgpack.encode(Simulate(kind, spec.precision)), spec.timeout) for spec in specs]
     for answer in pool.run(jobs):
         spec = specs[answer.index]
-        cell = Cell(
-            probe=spec.probe,
-            variant=spec.variant,
-            precision=spec.precision,
-            tier=spec.tier,
-            revision=spec.revision,
-            evidence="simulated",
-            outcome=outcome_of(answer),
-        )
+        cell = spec.cell(outcome_of(answer), evidence="simulated")
         progress.cell(cell)
         yield cell
 

@@ -13,26 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from fault_probes import FAULTS
+from quiet import Quiet
 
 from amp_matrix import codec
 from amp_matrix.store import Store
-from amp_matrix.survey import Cell, Outcome, Survey
+from amp_matrix.survey import Outcome, Survey
 from amp_probe.run import Options, run
 
 HERE = Path(__file__).parent
-
-
-class Quiet:
-    """A progress that only collects warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def started(self, device: str, total: int) -> None: ...
-    def cell(self, cell: Cell) -> None: ...
-    def finished(self, survey: Survey) -> None: ...
-    def warned(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 def timeless(outcome: Outcome) -> Outcome:
@@ -77,8 +65,9 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 from amp_probe.run import Options, run
-sys.path.insert(0, {here!r})
-from test_whole_run import GLOBS, Quiet
+sys.path[:0] = [{here!r}, {tests!r}]
+from quiet import Quiet
+from test_whole_run import GLOBS
 told = os.open({told!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 class Loud(Quiet):
     def cell(self, cell):
@@ -89,7 +78,7 @@ run(Options(devices=("cpu",), globs=GLOBS, store=store, modules=("fault_probes",
 
 
 def start(store: Path) -> subprocess.Popen[bytes]:
-    script = SCRIPT.format(here=str(HERE), store=str(store), told=str(store / "told"))
+    script = SCRIPT.format(here=str(HERE), tests=str(HERE.parent), store=str(store), told=str(store / "told"))
     return subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(HERE)})
 
 

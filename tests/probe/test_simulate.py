@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from quiet import Quiet
 
 from amp_matrix import codec, environment, essential
 from amp_matrix.cell_id import parse as parse_cell
@@ -30,19 +31,6 @@ MIXED = ("bf16-mixed", "fp16-mixed")
 LOW = ("mm", "linear", "bmm", "conv2d", "einsum", "addmm", "matmul", "conv_transpose2d")
 WIDE = ("softmax", "layer_norm", "sum", "exp", "pow", "norm", "mse_loss", "cumsum", "cross_entropy")
 RunCase = Callable[..., Outcome]
-
-
-class Quiet:
-    """A progress that keeps its warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def started(self, device: str, total: int) -> None: ...
-    def cell(self, cell: Cell) -> None: ...
-    def finished(self, survey: Survey) -> None: ...
-    def warned(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 def outcome(kind: str, precision: str = "bf16-mixed") -> Outcome:

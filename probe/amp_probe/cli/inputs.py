@@ -39,6 +39,18 @@ def read_paths(paths: Sequence[str], *, strict: bool = False) -> tuple[Survey, .
     return merge(*found)
 
 
+def to_show(
+    paths: Sequence[str], store: Store, devices: Sequence[str]
+) -> tuple[tuple[Survey, ...], tuple[Survey, ...]]:
+    """Every survey there is to read, and of them those of these devices; a hint is given where either is none."""
+    every = read(paths, store)
+    surveys = on_devices(every, devices)
+    hint_where_empty(every, paths)
+    if every and not surveys:
+        hint_where_absent(devices, paths)
+    return every, surveys
+
+
 def on_devices(surveys: Sequence[Survey], devices: Sequence[str]) -> tuple[Survey, ...]:
     """The surveys of these devices; `cuda` means every `cuda:N`, none means all."""
     return tuple(s for s in surveys if means(devices, s.device))

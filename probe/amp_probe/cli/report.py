@@ -47,11 +47,7 @@ def command(
     if out is not None and (wrong := output.check_writable(out)):
         faults.add("--out", wrong)
     faults.check()
-    every = inputs.read(path or [], o.store_of(config))
-    surveys = inputs.on_devices(every, device or [])
-    inputs.hint_where_empty(every, path or [])
-    if every and not surveys:
-        inputs.hint_where_absent(device or [], path or [])
+    every, surveys = inputs.to_show(path or [], o.store_of(config), device or [])
     _write(_render(forms[0], surveys, plans.of(every, devices=device or ()), every), out)
     return 0
 

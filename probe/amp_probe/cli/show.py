@@ -42,11 +42,7 @@ def command(
     for name in status or []:
         faults.choice("--status", name, o.STATUSES)
     faults.check()
-    every = inputs.read(path or [], o.store_of(config))
-    surveys = inputs.on_devices(every, device or [])
-    inputs.hint_where_empty(every, path or [])
-    if every and not surveys:
-        inputs.hint_where_absent(device or [], path or [])
+    every, surveys = inputs.to_show(path or [], o.store_of(config), device or [])
     if surveys:
         from amp_matrix.render import terminal
 

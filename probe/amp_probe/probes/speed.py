@@ -31,12 +31,12 @@ def train_step(draw: Draw) -> Timing:
     Would have caught pytorch#86270 and pytorch#146508 (a low precision slower than float32), and bfloat16 that is only
     emulated (`is_bf16_supported()` says True, pytorch PR 148322).
     """
-    return Timing(_train_step, "train_step")
+    return Timing(_train_step)
 
 
 def infer(draw: Draw) -> Timing:
     """One forward pass of linear layers and GELU under no_grad. Would have caught what `speed.train_step` does."""
-    return Timing(_infer, "infer")
+    return Timing(_infer)
 
 
 def _train_step(lab: Lab) -> Callable[[], Any]:

@@ -45,12 +45,12 @@ def matmul(draw: Draw) -> Timing:
     Would have caught pytorch#86270 (bf16 on a CPU twice as slow as float32; 193 times with ONEDNN_MAX_CPU_ISA=AVX2).
     Activations come in the low dtype, as from the operator before; weights in the stored one, and autocast casts them.
     """
-    return Timing(_matmul, "op")
+    return Timing(_matmul)
 
 
 def linear(draw: Draw) -> Timing:
     """A linear layer with a bias. Would have caught what `speed.matmul` does, and casts that cost more."""
-    return Timing(_linear, "op")
+    return Timing(_linear)
 
 
 def conv2d(draw: Draw) -> Timing:
@@ -59,22 +59,22 @@ def conv2d(draw: Draw) -> Timing:
     Would have caught pytorch#146508 (fp16 convolutions slower than float32: 1.5 to 2.9 times on a CPU that has AMX, 15
     to 33 times in bf16 without), and fast kernels that only plain convolutions have.
     """
-    return Timing(lambda lab: _conv2d(lab, draw.variant), "op")
+    return Timing(lambda lab: _conv2d(lab, draw.variant))
 
 
 def attention(draw: Draw) -> Timing:
     """`F.scaled_dot_product_attention`, causal. Would have caught a fused kernel that one dtype has and another not."""
-    return Timing(_attention, "op")
+    return Timing(_attention)
 
 
 def layer_norm(draw: Draw) -> Timing:
     """`F.layer_norm`, which memory bounds: a gain is kept, and never called emulated."""
-    return Timing(_layer_norm, "op", products=False)
+    return Timing(_layer_norm, products=False)
 
 
 def lstm(draw: Draw) -> Timing:
     """`nn.LSTM`. Would have caught a fused layer that one dtype has and another not (torch-xpu-ops#4066)."""
-    return Timing(_lstm, "op")
+    return Timing(_lstm)
 
 
 def _matmul(lab: Lab) -> Work:
